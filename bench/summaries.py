@@ -4,6 +4,7 @@
     python bench/summaries.py 256 1024 4096 --steps 50
     make bench-large                                  256 and 1,024 ranks of 1,000 steps, 4,096 of 100
     make bench-large SIZES="64x100 256x100"           other sizes
+    python bench/summaries.py 96x1000 --one --limit 400    workers that keep to 400 MB
 
 Each size is a synthetic job of TP4 x PP4 x DPn with 8 microbatches, written as a run directory by a process
 of its own, in bounded memory. One worker summarizes it, then two (not with ``--one``). CPU seconds and the largest memory are those that
@@ -68,12 +69,12 @@ def watched(segment):
     return time.process_time() - begin, peak
 
 
-def summarize(path, workers, out):
-    """Summarize a run with some workers; return wall and CPU seconds and the memory of the largest worker."""
+def summarize(path, workers, out, limit_mb=None):
+    """Summarize a run with some workers, within a memory if one is given; return wall and CPU seconds and the memory of the largest worker."""
     from meshscope.analyze.scale.executors import LocalProcesses
     from meshscope.analyze.scale.segments import segments_of
 
-    tasks = segments_of(Path(path), Path(out))
+    tasks = segments_of(Path(path), Path(out), limit_mb and limit_mb * 1e6)
     begin = time.perf_counter()
     done = list(LocalProcesses(workers).map(watched, tasks, lambda _: None))
     wall_s = time.perf_counter() - begin
@@ -105,7 +106,7 @@ def in_a_process(part, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measured(ranks, steps, workers, seed):
+def measured(ranks, steps, workers, seed, limit_mb):
     """Return the figures of one size, with each number of workers."""
     with tempfile.TemporaryDirectory() as folder:
         figures = in_a_process("generate", ranks, steps, folder, seed)
@@ -113,7 +114,7 @@ def measured(ranks, steps, workers, seed):
         for count in workers:
             out = Path(folder, f"summaries-{count}")
             out.mkdir()
-            figures[count] = in_a_process("summarize", figures["path"], count, out)
+            figures[count] = in_a_process("summarize", figures["path"], count, out, *limit_mb)
         figures["answer"] = in_a_process("answer", figures["path"], out)
     return figures
 
@@ -184,6 +185,7 @@ def main():
     parser.add_argument("given", nargs="*", default=["64", "256", "1024"])
     parser.add_argument("--steps", type=int, default=20, help="of sizes that name none")
     parser.add_argument("--one", action="store_true", help="one worker only")
+    parser.add_argument("--limit", type=float, nargs=1, default=[], help="memory of a worker, MB")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the jitter")
     parser.add_argument("--part", choices=("generate", "summarize", "answer"))
     given = parser.parse_args()
@@ -192,7 +194,8 @@ def main():
         print(json.dumps(generate(int(ranks), int(steps), out, int(seed))))
         return
     if given.part == "summarize":
-        print(json.dumps(summarize(given.given[0], int(given.given[1]), given.given[2])))
+        path, workers, out, *limit_mb = given.given
+        print(json.dumps(summarize(path, int(workers), out, *map(float, limit_mb))))
         return
     if given.part == "answer":
         print(json.dumps(answer(*given.given)))
@@ -207,7 +210,7 @@ def main():
         ranks, _, steps = size.partition("x")
         key = int(ranks), int(steps or given.steps)
         for seed in given.seeds:
-            sizes[key] = measured(*key, (1,) if given.one else (1, 2), seed)
+            sizes[key] = measured(*key, (1,) if given.one else (1, 2), seed, given.limit)
             print(row(*key, sizes[key]), flush=True)
             print(*verdict(key[0], sizes[key]), sep="\n", flush=True)
     largest = max(sizes.values(), key=lambda figures: figures["rows"])

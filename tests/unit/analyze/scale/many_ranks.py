@@ -25,16 +25,27 @@ def own_work(layout, steps, *, seed=0, cv=0.01, tails=False, unequal=0.0):
 
 
 def summaries_of(
-    own_s, layout, folder, schedule="1f1b", microbatches=4, *, tokens=None, tells_mesh=True
+    own_s,
+    layout,
+    folder,
+    schedule="1f1b",
+    microbatches=4,
+    *,
+    tokens=None,
+    tells_mesh=True,
+    first_rank=0,
 ):
-    """Return the summaries of ranks that work so [rank, step]; replicas wait for the last one."""
+    """Return the summaries of ranks that work so [rank, step]; replicas wait for the last one.
+
+    With a first rank they are those of a part of a larger job.
+    """
     ranks, steps = own_s.shape
     replica = np.array([layout.coordinates(rank)["dp"] for rank in range(ranks)])
     busy = np.zeros((layout.dp, steps))
     np.maximum.at(busy, replica, own_s)
     wall = busy.max(axis=0) + 0.001
     columns = {
-        "rank": np.repeat(np.arange(ranks), steps),
+        "rank": np.repeat(np.arange(first_rank, first_rank + ranks), steps),
         "step": np.tile(np.arange(steps), ranks),
         "wall_s": np.tile(wall, ranks),
         "own_forward_s": own_s.ravel() / 3,
@@ -49,9 +60,9 @@ def summaries_of(
     for first in range(0, ranks, TOGETHER):
         last = min(first + TOGETHER, ranks)
         table = _rows(columns, slice(first * steps, last * steps))
-        name = f"{first:05d}-{last - 1:05d}.{0:016d}.parquet"
+        held = tuple(range(first_rank + first, first_rank + last))
+        name = f"{held[0]:05d}-{held[-1]:05d}.{0:016d}.parquet"
         pq.write_table(table, folder / name)
-        held = tuple(range(first, last))
         facts.append(SegmentFacts(name, held, table.num_rows, 0, steps - 1, {}, True))
     outline = Outline(layout if tells_mesh else None, schedule, microbatches)
     return Summaries(run=folder, folder=folder, outline=outline, segments=tuple(facts))
