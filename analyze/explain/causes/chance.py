@@ -205,7 +205,9 @@ def _are_late_together(deviation: FloatArray) -> bool:
     return bool((known.sum(axis=1) ** 2).sum() > own.sum()) and deviation.shape[1] > 1
 
 
-def _tested(tables: Sequence[Pieces], present: BoolArray, at: IntArray, runs: Runs) -> Chance:
+def _tested(
+    tables: Sequence[Pieces], present: BoolArray, at: IntArray, runs: Runs, *, is_work: bool = True
+) -> Chance:
     """Return the chance of some ranks, by the pieces that speak most against it.
 
     Args:
@@ -213,12 +215,15 @@ def _tested(tables: Sequence[Pieces], present: BoolArray, at: IntArray, runs: Ru
         present: Ranks that are compared.
         at: Positions of those that are tested as one.
         runs: In which steps they seem to be slow.
+        is_work: Whether the values are work, which a slow device makes longer by one factor.
     """
-    chances = [_of_table(pieces, present, at, runs) for pieces in tables]
+    chances = [_of_table(pieces, present, at, runs, is_work=is_work) for pieces in tables]
     return min(chances, key=lambda own: (own.explains, own.by_step))
 
 
-def _of_table(pieces: Pieces, present: BoolArray, at: IntArray, runs: Runs) -> Chance:
+def _of_table(
+    pieces: Pieces, present: BoolArray, at: IntArray, runs: Runs, *, is_work: bool
+) -> Chance:
     whole = whole_steps(pieces)
     steps, ranks = len(whole.value), int(present.sum())
     by_step = _chance(whole, present, at)
@@ -229,7 +234,8 @@ def _of_table(pieces: Pieces, present: BoolArray, at: IntArray, runs: Runs) -> C
     is_clear |= (
         by_piece <= MAX_OF_PIECES and by_step <= MAX_OF_FEW and _is_often(whole, present, at)
     )
-    is_clear |= by_step <= MAX_OF_ONE_FACTOR and is_by_one_factor(pieces, present, at)
+    if is_work and by_step <= MAX_OF_ONE_FACTOR:
+        is_clear |= is_by_one_factor(pieces, present, at)
     chance = Chance(by_step, explains=not is_clear)
     if not is_clear:
         chance = _in_a_kind_of_step(pieces, whole, present, at, chance)
@@ -311,7 +317,7 @@ def chance_of_arrivals(peer_class: Mapping[int, int], arrivals: pd.DataFrame, ra
     names = ("rank", "step", "join", "late_ns")
     table = table_of(ranks, *(own[name].to_numpy() for name in names))
     present, at = np.ones(len(ranks), dtype=bool), np.searchsorted(ranks, [rank])
-    return _tested([table, clipped(table)], present, at, ())
+    return _tested([table, clipped(table)], present, at, (), is_work=False)
 
 
 def _chance(pieces: Pieces, present: BoolArray, at: IntArray) -> float:

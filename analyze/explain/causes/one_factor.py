@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...tables.arrays import BoolArray, IntArray
+from ...tables.arrays import BoolArray, FloatArray, IntArray
 from .kinds_of_steps import kinds_of_values
 from .pieces import Pieces
 
@@ -24,7 +24,7 @@ FEWEST_PIECES = 4
 LEAST_ALIKE, LEAST_OF_EXCESS = 0.9, 0.5
 """Part of the work in slow steps that must take longer, by at least that part of the mean excess."""
 MOST_ELSEWHERE = 0.25
-"""Part of the excess by which any other rank may exceed its own usual step."""
+"""Part of the excess by which any other rank may differ from its usual step: which of two changed is open."""
 
 
 def is_by_one_factor(pieces: Pieces, present: BoolArray, at: IntArray) -> bool:
@@ -39,13 +39,13 @@ def is_by_one_factor(pieces: Pieces, present: BoolArray, at: IntArray) -> bool:
     others[at] = False
     rows = np.isfinite(pieces.value[:, present]).all(axis=1)
     steps, of_step = np.unique(pieces.step[rows], return_inverse=True)
-    if len(at) != 1 or not others.any() or len(of_step) < FEWEST_PIECES * len(steps):
+    if len(at) != 1 or not others.any() or not rows.any():
         return False
     own, rest = pieces.value[rows, at[0]], pieces.value[rows][:, others]
     peers = rest.mean(axis=1)
     by_step = np.zeros((len(steps), rest.shape[1] + 2))
     np.add.at(by_step, of_step, np.column_stack([own, peers, rest]))
-    if not (by_step > 0).all():
+    if np.bincount(of_step).min() < FEWEST_PIECES or not (by_step > 0).all():
         return False
     ratio = by_step[:, 0] / by_step[:, 1]
     is_slow = kinds_of_values(ratio, LEAST_EXPLAINED) > 0
@@ -53,8 +53,21 @@ def is_by_one_factor(pieces: Pieces, present: BoolArray, at: IntArray) -> bool:
         return False
     usual = ratio[~is_slow].mean()
     excess = ratio[is_slow].mean() / usual - 1.0
-    each = by_step[:, 2:] / np.median(by_step[:, 2:], axis=0) - 1.0
     there = is_slow[of_step]
     longer = own >= usual * (1.0 + LEAST_OF_EXCESS * excess) * peers
     alike = peers[there & longer].sum() >= LEAST_ALIKE * peers[there].sum()
-    return bool(alike and each.max() <= MOST_ELSEWHERE * excess)
+    return bool(alike and _unrest(by_step[:, 2:]) <= MOST_ELSEWHERE * excess)
+
+
+def _unrest(by_step: FloatArray) -> float:
+    """Return by which share a step of any rank differs the most from its usual one, either way.
+
+    Of several ranks beside the mean of the others, which have the same data.
+
+    Args:
+        by_step: What each rank works in each step, ns [step, rank].
+    """
+    count = by_step.shape[1]
+    if count > 1:
+        by_step = by_step / (by_step.sum(axis=1, keepdims=True) - by_step)
+    return float(np.abs(by_step / np.median(by_step, axis=0) - 1.0).max())

@@ -2,12 +2,15 @@
 
 With a single replica nobody holds the same part of the model. But all stages of a pipeline compute the
 same microbatches: what takes one of them longer in some steps, and not the others, is no longer data, and an
-uneven split would be there in every step. Longer data takes all of them longer, by one factor; it is taken
-out before. For example, in ms::
+uneven split would be there in every step. Longer data takes all of them longer, by one factor: the median
+over the stages, which is taken out before. For example, in ms::
 
     step       0   1   2   3   4   5   6   7
     rank 0    91  50  90  51  89  50  92  49     slow in 0, 2, 4 and 6
     rank 1    72  71  70  72  71  69  71  70
+
+Beside two stages that slow down together, a third is short in the other steps, and beside longer data so is
+a stage that feels it less. Neither takes longer itself: a slow rank must.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import pandas as pd
 from meshscope.probe.schema.layout import ParallelLayout
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
-from ..causes.kinds_of_steps import kinds_of_values
+from ..causes.kinds_of_steps import MIN_STEPS, kinds_of_values
 from .noise import quantile
 from .results import DetectionResult
 from .verdict import Evidence, Persistence, RankVerdict
@@ -35,16 +38,22 @@ MOST_ELSEWHERE = 0.25
 """Part of its excess that other stages may have in any step, beyond all alike: more is chance."""
 LEAST_ALIKE = 0.5
 """A slow device slows all that it computes: one chunk of the model alone is no rank's fault."""
-FEWEST_OTHERS = 2
-"""Other ranks that can tell how much work a step is."""
-_LOW = 0.25
-"""Of the others: what slows a rank makes it longer, so that few that are slow as well move this the least."""
+LEAST_OWN = 0.5
+"""Part of its excess over the other stages that a rank must take longer itself."""
+FEWEST_STAGES = 3
+"""Stages that can tell how much work a step is: of two, either may be the one that differs."""
+MIN_COVERED = 0.5
+"""Share of the steps in which a part must be recorded to be compared."""
 CONFIDENCE = 0.9
 """Work that a stage has now and then, such as logging a loss, looks the same."""
+LEAST_USUAL, LESS_SURE = 0.25, 0.6
+"""With a smaller share of shorter steps these may be the exception, and what is said is less sure."""
 TAIL = 0.025
 """Chance beyond either end of an interval of 95 %."""
 _WEAKER = (Evidence.HISTORY, Evidence.NOTHING)
 """A change from the steps before says less than two kinds of steps beside other stages."""
+_TURNS = 2
+"""Usual steps and common data tell each other: what remains of slow steps in them is gone after two turns."""
 
 
 def with_slow_steps_of_single_ranks(
@@ -59,10 +68,9 @@ def with_slow_steps_of_single_ranks(
     """
     if layout is None or layout.dp > 1 or layout.pp < 2:
         return result
-    parts = durations[durations["dur_ns"] > 0].groupby(["rank", "kind", "chunk", "step"])["dur_ns"]
-    # A pause hits one pass, a slow device all of them: the median tells them apart.
-    table = parts.median().unstack().dropna(axis="columns")
-    table = table.div(table.mean(axis="columns"), axis="index")
+    table = _passes_by_step(durations)
+    if len(table.columns) < 2 * MIN_STEPS:
+        return result
     weaker = {own.rank: own for own in result.verdicts if own.evidence in _WEAKER}
     found = {
         rank: (replace(verdict, minimum_slowdown=weaker[rank].minimum_slowdown), score)
@@ -74,6 +82,17 @@ def with_slow_steps_of_single_ranks(
     rest = result.scores[~result.scores["rank"].isin(list(found))]
     scores = pd.concat([rest, *(score for _, score in found.values())], ignore_index=True)
     return replace(result, verdicts=tuple(verdicts), scores=scores)
+
+
+def _passes_by_step(durations: pd.DataFrame) -> pd.DataFrame:
+    """Return the median pass over its usual one: a row a rank, kind and chunk, a column a step that has all."""
+    parts = durations[durations["dur_ns"] > 0].groupby(["rank", "kind", "chunk", "step"])["dur_ns"]
+    # A pause hits one pass, a slow device all of them: the median tells them apart.
+    table = parts.median().unstack()
+    # A kind of pass of a few steps, as of an evaluation, would leave no step that has all.
+    is_usual = table.notna().mean(axis="columns") >= MIN_COVERED
+    table = table.loc[is_usual].dropna(axis="columns")
+    return table.div(table.mean(axis="columns"), axis="index")
 
 
 def _slow_at_times(
@@ -89,59 +108,69 @@ def _slow_at_times(
     """
     of_rank = table.groupby(level="rank").mean()
     values, steps = of_rank.to_numpy(np.float64), table.columns.to_numpy(np.int64)
-    values = np.array([own / _usual(own) for own in values])
     stage = np.array([layout.coordinates(int(rank))["pp"] for rank in of_rank.index])
-    steady = _steady(values, stage)
+    common, alone = _data_and_rest(values, stage)
+    of_data = _is_long(common)
+    kinds = np.array([_is_long(own) for own in alone])
+    # What most ranks do in steps of their own is chance, and the fault of none.
+    steady = ~kinds.any(axis=1)
+    if 2 * steady.sum() < len(steady):
+        steady = np.ones_like(steady)
     for at, rank in enumerate(of_rank.index.tolist()):
-        others = values[(stage != stage[at]) & steady]
-        if not len(others):
+        others, is_slow = alone[(stage != stage[at]) & steady], kinds[at]
+        if not len(others) or not is_slow.any() or (is_slow == of_data).all():
             continue
-        common = _of_all(others)
-        alone, is_slow = _apart(values[at], common)
-        if not is_slow.any():
-            continue
-        own = _excess(alone, is_slow)
-        beyond = (others / common - 1.0).max()
-        passes = table.loc[rank].to_numpy(np.float64) / common
+        # The rank itself is in what is common, but not where it is slow: the others tell by how much.
+        beside = np.median(others, axis=0)
+        score = alone[at] / beside
+        own = _excess(score, is_slow)
+        passes = table.loc[rank].to_numpy(np.float64) / (common * beside)
         parts = [_excess(part, is_slow).slowdown for part in passes]
-        if beyond <= MOST_ELSEWHERE * own.slowdown and min(parts) >= LEAST_ALIKE * max(parts):
-            score = alone / alone[~is_slow].mean() - 1.0
+        if (
+            _excess(values[at], is_slow).slowdown >= LEAST_OWN * own.slowdown
+            and (others - 1.0).max() <= MOST_ELSEWHERE * own.slowdown
+            and min(parts) >= LEAST_ALIKE * max(parts)
+        ):
+            score = score / score[~is_slow].mean() - 1.0
             scores = pd.DataFrame({"step": steps, "rank": int(rank), "score": score})
             yield int(rank), (_verdict(int(rank), steps, is_slow, own), scores)
 
 
+def _data_and_rest(values: FloatArray, stage: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return what each step takes on all stages alike, and each rank's steps without it over its usual one.
+
+    The lower median over the stages: what slows a rank makes it longer. Each stage has one voice, however
+    many ranks it has.
+
+    Args:
+        values: What each rank takes in each step, in any unit [rank, step].
+        stage: Pipeline stage of each rank.
+    """
+    alone = values / np.array([_usual(own) for own in values])[:, None]
+    names = np.unique(stage)
+    if len(names) < FEWEST_STAGES:
+        return np.ones(values.shape[1]), alone
+    common = np.ones(values.shape[1])
+    for _ in range(_TURNS):
+        more = _lower_median(np.stack([_lower_median(alone[stage == name]) for name in names]))
+        common, alone = common * more, alone / more
+        alone = alone / np.array([_usual(own) for own in alone])[:, None]
+    return common, alone
+
+
+def _lower_median(values: FloatArray) -> FloatArray:
+    return np.asarray(np.quantile(values, 0.5, axis=0, method="lower"))
+
+
 def _usual(own: FloatArray) -> float:
     """Return what a step of a rank takes: of two kinds the mean shorter one, else the median."""
-    is_slow = kinds_of_values(own, MIN_EXPLAINED, MIN_USUAL) > 0
+    is_slow = _is_long(own)
     return float(own[~is_slow].mean() if is_slow.any() else np.median(own))
 
 
-def _steady(values: FloatArray, stage: IntArray) -> BoolArray:
-    """Return which ranks have steps of one kind, and so show what is usual; all where these are the fewer.
-
-    What most ranks do in steps of their own is chance, and the fault of none.
-    """
-    kinds = [
-        _apart(own, _of_all(values[stage != stage[at]]))[1].any() for at, own in enumerate(values)
-    ]
-    steady = ~np.array(kinds, dtype=bool)
-    return steady if 2 * steady.sum() >= len(steady) else np.ones_like(steady)
-
-
-def _apart(own: FloatArray, common: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """Return the steps of a rank without what all stages have, and which of them are of the longer kind."""
-    alone = own / common
-    return alone, kinds_of_values(alone, MIN_EXPLAINED, MIN_USUAL) > 0
-
-
-def _of_all(others: FloatArray) -> FloatArray:
-    """Return what each step takes on all stages alike, over the usual step: its data.
-
-    One other stage cannot tell that from what is its own.
-    """
-    if len(others) < FEWEST_OTHERS:
-        return np.ones(others.shape[1])
-    return np.asarray(np.quantile(others, _LOW, axis=0, method="lower"))
+def _is_long(own: FloatArray) -> BoolArray:
+    """Return which steps are of the longer of two kinds; none where they are of one."""
+    return kinds_of_values(own, MIN_EXPLAINED, MIN_USUAL) > 0
 
 
 class _Excess(NamedTuple):
@@ -186,7 +215,7 @@ def _verdict(rank: int, steps: IntArray, is_slow: BoolArray, excess: _Excess) ->
         last_bad_step=None if persistence is Persistence.PERSISTENT else runs[-1][1],
         found_at_step=None,
         evidence=Evidence.HISTORY,
-        confidence=CONFIDENCE,
+        confidence=CONFIDENCE if (~is_slow).mean() >= LEAST_USUAL else LESS_SURE,
         minimum_slowdown=None,
         slow_steps=runs,
     )

@@ -209,21 +209,20 @@ def widest_of_the_best(tested: list[Tested], resolution_ns: float) -> IntArray:
     """
     rest = np.array([np.where(own.is_explained, own.rest_ns, np.inf) for own in tested])
     best = rest.min(axis=0)
-    good = [
-        _is_as_good(own, rest_ns, best, resolution_ns)
-        for own, rest_ns in zip(tested, rest, strict=True)
-    ]
+    of_group, best_of_group = (
+        np.array([_mean_of_group(own.group, row) for own, row in zip(tested, rows, strict=True)])
+        for rows in (rest, np.where(np.isfinite(rest), best, np.inf))
+    )
+    good = np.isfinite(of_group) & (of_group <= AS_GOOD * best_of_group + resolution_ns)
     widest = len(tested) - 1 - np.argmax(good[::-1], axis=0)
-    return np.asarray(np.where(np.any(good, axis=0), widest, np.argmin(rest, axis=0)))
+    return np.asarray(np.where(np.any(good, axis=0), widest, np.argmin(of_group, axis=0)))
 
 
-def _is_as_good(
-    own: Tested, rest_ns: FloatArray, best_ns: FloatArray, resolution_ns: float
-) -> BoolArray:
-    """Tell where the groups of a family explain their members as well as what explains each best."""
-    table = pd.DataFrame({"rest": rest_ns, "best": best_ns})[np.isfinite(rest_ns)]
-    group = own.group[table.index]
-    mean = table.groupby(group).transform("mean")
-    good = np.zeros(len(rest_ns), dtype=bool)
-    good[table.index] = mean["rest"] <= AS_GOOD * mean["best"] + resolution_ns
-    return good
+def _mean_of_group(group: IntArray, value: FloatArray) -> FloatArray:
+    """Return the mean of the finite values of its group at each place that has one, else infinity."""
+    finite = np.isfinite(value)
+    number = np.unique(group, return_inverse=True)[1]
+    count = np.bincount(number[finite], minlength=number.max(initial=-1) + 1)
+    total = np.bincount(number[finite], value[finite], minlength=len(count))
+    mean = np.divide(total, count, out=np.full(len(count), np.inf), where=count > 0)
+    return np.where(finite, mean[number], np.inf)

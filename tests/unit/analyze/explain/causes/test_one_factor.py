@@ -60,6 +60,35 @@ def test_a_peer_that_slows_down_as_well_excuses():
     assert not is_slow(factor)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_peer_that_is_faster_at_times_makes_nobody_slow(ranks):
+    """A peer that had less to do in some steps would make the rank whose time is constant slow in the others."""
+    factor = np.ones((STEPS, PIECES, ranks))
+    factor[SLOW, :, 0] = 0.4
+    assert not is_slow(factor)
+
+
+def test_data_of_many_peers_hides_no_slow_device():
+    """Steps of longer sequences would look like chance that hits all ranks."""
+    factor = np.ones((STEPS, PIECES, 4))
+    factor *= np.random.default_rng(7).uniform(0.5, 2.0, (STEPS, 1, 1))
+    factor[SLOW, :, 1] *= 2.5
+    assert is_slow(factor)
+
+
+def test_a_step_of_few_pieces_tells_nothing_beside_steps_of_many():
+    """The mean number of pieces would hide that a step has one or two, which a pause hits as well."""
+    own = pieces(
+        np.where(np.isin(np.arange(STEPS), SLOW)[:, None, None], [1.0, 2.5], 1.0)
+        * np.ones((1, PIECES, 1))
+    )
+    rows = (own.step != SLOW[0]) | (own.kind < 2)
+    few = own._replace(step=own.step[rows], kind=own.kind[rows], value=own.value[rows])
+    both = np.ones(2, dtype=bool)
+    assert is_by_one_factor(own, both, np.array([1]))
+    assert not is_by_one_factor(few, both, np.array([1]))
+
+
 def test_too_few_pieces_tell_nothing():
     """A step of one piece would make any pause a slow device."""
     factor = np.ones((STEPS, 2, 2))

@@ -7,6 +7,7 @@ import pytest
 from meshscope.analyze.explain.slow_ranks.detect import detect
 from meshscope.analyze.explain.slow_ranks.two_kinds import (
     CONFIDENCE,
+    LESS_SURE,
     with_slow_steps_of_single_ranks,
 )
 from meshscope.analyze.explain.slow_ranks.verdict import Evidence, Persistence
@@ -96,6 +97,72 @@ def test_what_most_ranks_do_is_the_fault_of_none():
     table = durations(factor)
     result = detect(table, layout)
     assert with_slow_steps_of_single_ranks(result, table, layout).verdicts == result.verdicts
+
+
+LONG = [0, 2, 3, 5, 8, 9, 11]
+"""Steps of longer sequences."""
+
+
+def host_of_two_stages(factor):
+    """Slow two of three stages in the same steps, as a host that throttles does."""
+    factor[1:, 5:] = 1.67
+
+
+def less_with_long_sequences(factor):
+    """Give all stages longer data, of which the last feels less."""
+    factor[:, LONG] = 2.0
+    factor[2, LONG] = 1.6
+
+
+def more_with_long_sequences(factor):
+    """Give all stages longer data, of which the last feels more."""
+    factor[:, LONG] = 2.0
+    factor[2, LONG] = 2.6
+
+
+@pytest.mark.parametrize(
+    "done_to", [host_of_two_stages, less_with_long_sequences, more_with_long_sequences]
+)
+def test_a_rank_that_takes_no_longer_than_its_work_is_not_blamed(done_to):
+    """What other stages do in the other steps would be the fault of a healthy rank."""
+    factor = np.ones((3, STEPS))
+    done_to(factor)
+    assert not [own for own in judged(factor).values() if own.confidence == CONFIDENCE]
+
+
+def test_a_stage_of_two_ranks_that_slows_down_is_named_and_not_the_other():
+    """Each stage differs from the other: the one whose time did not change would be blamed as well."""
+    layout, factor = ParallelLayout(pp=2, tp=2), np.ones((4, STEPS))
+    factor[2:, 5:] = 1.67
+    slow = {rank for rank, own in judged(factor, layout).items() if own.is_slow}
+    assert slow == {2, 3}
+
+
+def test_one_faster_step_of_another_stage_hides_no_slow_rank():
+    """A step in which a healthy stage skips some work would excuse a slow rank."""
+    factor = np.ones((3, STEPS))
+    factor[2, 6:], factor[0, 3] = 1.5, 0.5
+    own = judged(factor)[2]
+    assert own.is_slow
+    assert own.slow_steps == ((6, 11),)
+
+
+def test_two_shorter_steps_are_a_weaker_sign():
+    """Two first steps with less work would make a healthy rank slow at the highest confidence."""
+    factor = np.ones((3, STEPS))
+    factor[0, :2] = 0.6
+    assert judged(factor)[0].confidence == LESS_SURE
+
+
+def test_passes_of_few_steps_hide_no_slow_rank():
+    """A kind of pass that only some steps have would leave no step to compare."""
+    factor = np.ones((3, STEPS))
+    factor[1, ::2] = 1.4
+    table = durations(factor)
+    rare = table[(table["step"] == 4) & (table["kind"] == "forward")].assign(chunk=1)
+    table = pd.concat([table, rare])
+    result = with_slow_steps_of_single_ranks(detect(table, PIPELINE), table, PIPELINE)
+    assert [own.rank for own in result.suspects] == [1]
 
 
 def test_steps_with_more_data_blame_nobody():

@@ -33,3 +33,10 @@ def test_who_a_wider_group_does_not_explain_keeps_its_own():
     pairs = family([0, 0, 1, 1], [1e6, 1e6, 1e6, 1e6])
     all_of_them = family([0, 0, 0, 0], [1e6, 1e6, None, None])
     assert evidence.widest_of_the_best([pairs, all_of_them], RESOLUTION_NS).tolist() == [1, 1, 0, 0]
+
+
+def test_where_no_group_fits_all_of_its_members_best_one_is_taken_for_all_of_them():
+    """Of two families that each fit other members by chance, a rank would wait in both."""
+    pairs = family([0, 0, 1, 1], [1e6, 1e7, 1e6, 1e7])
+    all_of_them = family([0, 0, 0, 0], [1.2e7, 1e6, 1e7, 1e6])
+    assert evidence.widest_of_the_best([pairs, all_of_them], RESOLUTION_NS).tolist() == [0, 0, 0, 0]
