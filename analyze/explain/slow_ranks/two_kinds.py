@@ -111,9 +111,9 @@ def _slow_at_times(
     stage = np.array([layout.coordinates(int(rank))["pp"] for rank in of_rank.index])
     common, alone = _data_and_rest(values, stage)
     of_data = _is_long(common)
-    kinds = np.array([_is_long(own) for own in alone])
+    kinds = [_is_long(own) for own in alone]
     # What most ranks do in steps of their own is chance, and the fault of none.
-    steady = ~kinds.any(axis=1)
+    steady = np.array([not own.any() for own in kinds])
     if 2 * steady.sum() < len(steady):
         steady = np.ones_like(steady)
     for at, rank in enumerate(of_rank.index.tolist()):
