@@ -13,8 +13,7 @@ from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.intervals import covered_length, pair, subtract, union
 from ...tables.trace import Trace
-from ...wording.quantities import percent
-from ...wording.words import counted
+from ...wording.message import Message, message
 from .call_names import EVENT_WAIT_CALL
 from .host_waits import host_waits
 from .idle_causes import CAUSES, DEVICE_WAIT, LONG_NS, NOTHING, IdleCauses, device_work, idle_causes
@@ -38,13 +37,13 @@ class IdleReport:
     time_ns: float
     """Length of the steps of these ranks together."""
     blockers: pd.DataFrame
-    """Most costly first: cause, name, inside (operator, else Python function, around the longest; empty if
-    none), idle_ns, calls, longest_ns, rank (of the longest)."""
-    longest_call: str | None
+    """Most costly first: cause, name, inside (operator, else Python function, around the most costly call;
+    empty if none), idle_ns, calls, most_ns (idle in the most costly call), rank (of that call)."""
+    longest_call: Message | None
     """The longest single call of a host, idle or not; None below 1 ms."""
-    waits: str | None
+    waits: Message | None
     """What calls that wait for the device cost up to the next launch; None where that is little."""
-    notes: dict[str, list[str]] = field(default_factory=dict)
+    notes: dict[str, list[Message]] = field(default_factory=dict)
     """More that was measured, by cause."""
 
 
@@ -53,8 +52,8 @@ class _Rank(NamedTuple):
     causes: IdleCauses
     time_ns: int
     blockers: pd.DataFrame
-    device_wait: str
-    nothing: str
+    device_wait: Message | None
+    nothing: Message | None
 
 
 def idle_report(
@@ -91,7 +90,11 @@ def idle_report(
         blockers=_blockers(trace, found),
         longest_call=_longest_call(trace, [one.rank for one in found]),
         waits=_waits(trace, float(time.sum())),
-        notes={NOTHING: [longest.nothing], DEVICE_WAIT: [waiting.device_wait]},
+        notes={
+            cause: [said]
+            for cause, said in ((NOTHING, longest.nothing), (DEVICE_WAIT, waiting.device_wait))
+            if said is not None
+        },
     )
 
 
@@ -132,11 +135,12 @@ def _windows(windows: StepWindows, rank: int, common: IntArray | None) -> IntArr
 
 def _blockers(trace: Trace, found: list[_Rank]) -> pd.DataFrame:
     every = pd.concat([one.blockers for one in found], ignore_index=True)
-    every = every.sort_values("dur_ns", ascending=False)
+    every = every.sort_values(["idle_ns", "dur_ns"], ascending=False)
     sums = every.groupby(["cause", "name", "operator"], as_index=False, sort=False).agg(
         idle_ns=("idle_ns", "sum"),
         calls=("idle_ns", "size"),
-        longest_ns=("dur_ns", "first"),
+        most_ns=("idle_ns", "first"),
+        dur_ns=("dur_ns", "first"),
         start_ns=("start_ns", "first"),
         thread=("thread", "first"),
         rank=("rank", "first"),
@@ -145,13 +149,13 @@ def _blockers(trace: Trace, found: list[_Rank]) -> pd.DataFrame:
     rows: Any = top.to_dict("records")
     inside = [
         row["operator"]
-        or python_around(trace, row["rank"], row["thread"], row["start_ns"], row["longest_ns"])
+        or python_around(trace, row["rank"], row["thread"], row["start_ns"], row["dur_ns"])
         for row in rows
     ]
     return top.assign(inside=inside).reset_index(drop=True)
 
 
-def _longest_call(trace: Trace, ranks: list[int]) -> str | None:
+def _longest_call(trace: Trace, ranks: list[int]) -> Message | None:
     """Return the longest single call of these ranks, with what is around it."""
     longest: tuple[int, int, pd.DataFrame] | None = None
     for rank in ranks:
@@ -166,21 +170,31 @@ def _longest_call(trace: Trace, ranks: list[int]) -> str | None:
     operator = str(outermost_operator(trace, rank, row)[0][0])
     thread, start_ns = int(row["thread"].iloc[0]), int(row["start_ns"].iloc[0])
     inside = operator or python_around(trace, rank, thread, start_ns, dur_ns)
-    text = f" inside {inside}" if inside else ", inside no recorded operator"
-    return f"the longest single call of a host: {names[row['name_id'].iloc[0]]}{text}, {dur_ns / 1e6:.3f} ms on rank {rank}"
+    name = str(names[row["name_id"].iloc[0]])
+    call = called(name, inside) if inside else message("idle.call_alone", name=name)
+    return message("idle.longest_call", call=call, time_ns=dur_ns, rank=rank)
 
 
-def _waits(trace: Trace, time_ns: float) -> str | None:
+def called(name: str, inside: str) -> Message:
+    """Return a call with the operator or line that it was made in; empty if that is not known."""
+    if inside:
+        return message("idle.call_inside", name=name, inside=inside)
+    return message("idle.call", name=name)
+
+
+def _waits(trace: Trace, time_ns: float) -> Message | None:
     """Return what calls that wait for the device cost until the next launch."""
     waits = host_waits(trace)
     share = float(waits["starved_ns"].sum()) / time_ns if time_ns else 0.0
     if share < _LEAST_WAIT:
         return None
     most = waits.iloc[0]
-    inside = f" inside {most['operator']}" if most["operator"] else ""
-    return (
-        f"with the time to the next launch, such calls cost up to {percent(share)} of the step, most of it "
-        f"{most['call']}{inside}: {percent(most['starved_ns'] / time_ns)} in {counted(int(most['count']), 'call')}"
+    return message(
+        "idle.waits",
+        share=share,
+        call=called(most["call"], most["operator"]),
+        most=float(most["starved_ns"]) / time_ns,
+        calls=int(most["count"]),
     )
 
 
@@ -188,17 +202,16 @@ def _longest(intervals: IntArray) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).max(initial=0))
 
 
-def _device_wait(trace: Trace, rank: int, work: pd.DataFrame, waits: IntArray) -> str:
+def _device_wait(trace: Trace, rank: int, work: pd.DataFrame, waits: IntArray) -> Message | None:
     """Return which work waited longest, and for what, as far as that was recorded."""
     if not len(waits):
-        return ""
-    begin, end = waits[int((waits[:, 1] - waits[:, 0]).argmax())].tolist()
+        return None
+    begin, end = waits[_index_of_longest(waits)].tolist()
+    longest = {"time_ns": end - begin, "rank": rank}
     first = work[(work["start_ns"] >= end) & work["launch_ns"].notna()].sort_values("start_ns")
-    text = f"the longest wait is {(end - begin) / 1e6:.3f} ms on rank {rank}"
     if first.empty:
-        return text
+        return message("idle.longest_wait", **longest)
     stream, launch = int(first["stream"].iloc[0]), int(first["launch_ns"].iloc[0])
-    text += f", before work on stream {stream}"
     names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
     calls = trace.rank_frame("runtime_call", rank, ["name_id", "start_ns"])
     waiting = calls[calls["name_id"].isin(names.index[names.str.contains(EVENT_WAIT_CALL)])]
@@ -206,20 +219,23 @@ def _device_wait(trace: Trace, rank: int, work: pd.DataFrame, waits: IntArray) -
     since = own.max() if own.notna().any() else np.iinfo(np.int64).min
     asked = waiting[(waiting["start_ns"] > int(since)) & (waiting["start_ns"] <= launch)]
     if asked.empty:
-        return f"{text}; no wait for an event was recorded before its launch"
-    name = names[asked["name_id"].iloc[-1]]
-    return f"{text}: {name} made it wait for an event of another stream"
+        return message("idle.longest_wait_before", **longest, stream=stream)
+    name = str(names[asked["name_id"].iloc[-1]])
+    return message("idle.longest_wait_for_event", **longest, stream=stream, name=name)
 
 
-def _nothing(trace: Trace, rank: int, causes: IdleCauses, window: IntArray) -> str:
+def _nothing(trace: Trace, rank: int, causes: IdleCauses, window: IntArray) -> Message | None:
     """Return the longest time without any launch, where in the step it is, and what was recorded of it."""
     if not len(causes.nothing):
-        return ""
+        return None
     begin, end = causes.nothing[_index_of_longest(causes.nothing)].tolist()
     step = int(window[np.searchsorted(window[:, 0], begin, side="right") - 1, 0])
-    return (
-        f"the longest is {(end - begin) / 1e6:.3f} ms on rank {rank}, from {(begin - step) / 1e6:.3f} ms "
-        f"after the step began; {_recorded(trace, rank, causes, begin, end)}"
+    return message(
+        "idle.longest_nothing",
+        time_ns=end - begin,
+        rank=rank,
+        after_ns=begin - step,
+        host=_recorded(trace, rank, causes, begin, end),
     )
 
 
@@ -227,10 +243,10 @@ def _index_of_longest(intervals: IntArray) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).argmax())
 
 
-def _recorded(trace: Trace, rank: int, causes: IdleCauses, begin: int, end: int) -> str:
+def _recorded(trace: Trace, rank: int, causes: IdleCauses, begin: int, end: int) -> Message:
     """Return the innermost Python function, else annotation, that takes half of an interval."""
     names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
-    for table, what in (("python_call", ""), ("annotation", "the annotation ")):
+    for table in ("python_call", "annotation"):
         rows = trace.rank_frame(table, rank)
         if table == "annotation":
             text = rows["name_id"].map(names).fillna("")
@@ -242,5 +258,8 @@ def _recorded(trace: Trace, rank: int, causes: IdleCauses, begin: int, end: int)
         around = rows[(inside >= (end - begin) / 2) & launches]
         if len(around):
             inner = around.sort_values("dur_ns").iloc[0]
-            return f"the host was in {what}{names[inner['name_id']]}"
-    return "nothing was recorded of the host there"
+            name = str(names[inner["name_id"]])
+            if table == "python_call":
+                return message("idle.host_in", name=name)
+            return message("idle.host_in_annotation", name=name)
+    return message("idle.host_unknown")

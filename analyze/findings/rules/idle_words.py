@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -19,7 +19,7 @@ from ...account.kernels.idle_causes import (
     NOTHING,
     SYNCHRONISE,
 )
-from ...account.kernels.idle_report import IdleReport
+from ...account.kernels.idle_report import IdleReport, called
 from ...wording.message import Message, Text, message
 
 SHOWN = 0.0005
@@ -105,7 +105,8 @@ REMAINDER_WORDS = IdleWords(
 
 def evidence_of(report: IdleReport, cause: str) -> Iterator[Text]:
     """Yield what was measured of one cause, numbers first."""
-    yield _by_rank(report.by_rank[cause].sort_values())
+    if len(report.by_rank) > 1:
+        yield _by_rank(report.by_rank[cause].sort_values())
     meaning = IDLE_WORDS[cause].meaning
     if meaning is not None:
         yield meaning
@@ -114,10 +115,10 @@ def evidence_of(report: IdleReport, cause: str) -> Iterator[Text]:
     for row in rows:
         yield message(
             "idle.blocker",
-            call=_call(row),
+            call=called(row["name"], row["inside"]),
             share=row["idle_ns"] / report.time_ns,
             calls=row["calls"],
-            longest_ns=row["longest_ns"],
+            most_ns=row["most_ns"],
             rank=row["rank"],
         )
     if cause == SYNCHRONISE and report.waits is not None:
@@ -126,20 +127,11 @@ def evidence_of(report: IdleReport, cause: str) -> Iterator[Text]:
 
 
 def _by_rank(share: pd.Series[float]) -> Message:
-    """Return the least and the most of a rising series by rank."""
+    """Return the least and the most of a rising series by rank, of two ranks or more."""
     (least, least_rank), (most, most_rank) = (
         (float(share.iloc[at]), int(share.index[at])) for at in (0, -1)
     )
-    if len(share) == 1:
-        return message("idle.on_rank", share=least, rank=least_rank)
     if most - least < SHOWN:
         return message("idle.alike", share=most)
     ends = {"least_rank": least_rank, "most": most, "most_rank": most_rank}
     return message("idle.by_rank", least=least, **ends)
-
-
-def _call(row: Mapping[str, Any]) -> Message:
-    """Return a call with the operator or line that it was made in."""
-    if row["inside"]:
-        return message("idle.call_inside", name=row["name"], inside=row["inside"])
-    return message("idle.call", name=row["name"])
