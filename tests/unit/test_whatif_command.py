@@ -74,5 +74,5 @@ def test_the_order_of_the_changes_is_printed(run_path):
     """Fails when readers cannot tell whether layers moved before the stage was repaired."""
     shown = " ".join(answer(run_path).split())
     assert "after all other repairs and speed-ups: stage=3" in shown
-    assert "then layers move" in shown
+    assert "Then layers move" in shown
     assert "±" in shown

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from meshscope.probe.schema.errors import ConfigError
 
 from ...tables.arrays import FloatArray, IntArray
+from ...wording.message import Message, message
 from .changes import Change
 from .stage_repair import StageRepair, spread_over_light
 
@@ -15,8 +16,6 @@ ROUNDS = 0.5
 """A cost that is further from a whole number of layers belongs to the next one."""
 MAX_CHANCE = 0.05
 """Costs of any kind are as near to whole numbers of layers with this probability."""
-STAYS = "what a stage takes beyond its layers (embedding, output head) stays with it"
-LEFT = "what is left beyond the layers of a stage (embedding, output head) stays with it"
 LEAST_BETWEEN = 3
 """Stages between the ends whose median is robust against a slow one."""
 LEAST_ALIKE = 2
@@ -29,7 +28,7 @@ def stage_costs(
     change: Change | None,
     total: object,
     repair: StageRepair | None = None,
-) -> tuple[FloatArray, list[str]]:
+) -> tuple[FloatArray, list[Message]]:
     """Return what the passes of every stage take after a change, and what was assumed.
 
     Args:
@@ -48,13 +47,13 @@ def stage_costs(
     if change is None:
         found = inferred_layers(cost_ns.sum(axis=0), total) if isinstance(total, int) else None
         now = np.ones(cost_ns.shape[1]) if found is None else found.astype(np.float64)
-        cut = f"the layers are spread evenly over the {stages} stages"
-        return moved_costs(cost_ns, now, np.full(stages, now.sum() / stages)), [cut, STAYS]
+        said = [message("whatif.even_layers", stages=stages), message("whatif.ends_stay")]
+        return moved_costs(cost_ns, now, np.full(stages, now.sum() / stages)), said
     stated, then = change.layers()
     _check_split(change, then, stages, total)
     if stated is not None:
         _check_split(change, stated, cost_ns.shape[1], total)
-        now, said = np.array(stated, np.float64), list[str]()
+        now, said = np.array(stated, np.float64), []
         if sum(stated) != sum(then):
             raise ConfigError(
                 f"layers={change.value} has {sum(stated)} layers now and {sum(then)} then",
@@ -65,24 +64,22 @@ def stage_costs(
         now, said = _judged(cost_ns.sum(axis=0), then, repair)
     if repair is not None:
         said += repair.told(beyond_layers(cost_ns, now), cost_ns)
-    said.append(STAYS if repair is None else LEFT)
+    ends = message("whatif.ends_stay") if repair is None else message("whatif.left_stays")
+    said.append(ends)
     return moved_costs(cost_ns, now, np.array(then, np.float64), repair), said
 
 
 def _judged(
     cost_ns: FloatArray, then: list[int], repair: StageRepair | None
-) -> tuple[FloatArray, list[str]]:
+) -> tuple[FloatArray, list[Message]]:
     """Return the layers of now as their cost tells them, and the doubt about that."""
     found = inferred_layers(cost_ns, sum(then))
     if found is None and repair is not None:
         found = _equal(cost_ns, sum(then), heavy=repair.named())
     if found is None:
         raise _unknown(len(cost_ns), sum(then))
-    text = ",".join(map(str, found))
-    doubt = (
-        f"the stages have {text} layers now, judged by what they cost, which no record confirms; "
-        f"if that is wrong, state it: --set 'layers=NOW->{','.join(map(str, then))}'"
-    )
+    now, wanted = (",".join(map(str, split)) for split in (found, then))
+    doubt = message("whatif.judged_layers", now=now, wanted=wanted)
     return found.astype(np.float64), [doubt]
 
 

@@ -12,8 +12,8 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from ...align.steps.cycles import cycles
 from ...tables.arrays import FloatArray
-from ...wording.limits import limit_text
-from ...wording.quantities import percent
+from ...wording.limits import Limit, limit_text
+from ...wording.message import Message, message
 from ..replay.program import Program
 from ..replay.scenarios import replay_scenarios, step_lengths
 from ..run_account import Account
@@ -39,7 +39,7 @@ class Prediction:
     predicted_ns: float
     error_ns: float | None
     """How far the gain may be off by chance; None where that is not known."""
-    error_unknown: str | None
+    error_unknown: Limit | None
     """Why not."""
     error_parts: dict[str, float]
     """What the error consists of, ns. ``steps_ns``: half width of the 95 % interval of the mean
@@ -47,7 +47,7 @@ class Prediction:
     from the recorded step. ``transfers_ns``: by the interval of the fixed time of transfers. What is assumed can be wrong by more."""
     microbatches: tuple[int, int] | None
     """Before and after, where the program itself changes."""
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Message, ...]
 
     @property
     def gain_frac(self) -> float:
@@ -115,11 +115,11 @@ def repaired_times(account: Account, changes: list[Change]) -> RepairedTimes | N
     return RepairedTimes(program, account.ledger, repair_effect(account, program, changes))
 
 
-def _unknown_error(account: Account, parts: dict[str, float]) -> str | None:
+def _unknown_error(account: Account, parts: dict[str, float]) -> Limit | None:
     """Return why nothing tells how far a prediction may be off; None where something does."""
     if account.unknown_causes:
-        return limit_text(account.unknown_causes[0])
-    return "One step tells no spread." if np.isnan(list(parts.values())).any() else None
+        return account.unknown_causes[0]
+    return message("whatif.one_step") if np.isnan(list(parts.values())).any() else None
 
 
 class _Repaired(NamedTuple):
@@ -129,7 +129,7 @@ class _Repaired(NamedTuple):
     spread_ns: float
     """Half width of the interval of the mean gain over the steps; NaN for one step."""
     times: RepairedTimes | None
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[Message, ...] = ()
     transfers_ns: float | None = None
     """How far the step may be off by the fixed time of transfers; None where nothing depends on it."""
 
@@ -173,15 +173,14 @@ def _transfer_error(program: Program, repair: Repair, usual_ns: float) -> float:
     return float(max(abs(lane - usual_ns) for lane in lanes))
 
 
-def _missed(replayed_ns: float, measured_ns: float) -> Iterator[str]:
+def _missed(replayed_ns: float, measured_ns: float) -> Iterator[Message]:
     """Say that the replay of the run as it is does not take as long as the run did."""
     missed = replayed_ns / measured_ns - 1.0
     if abs(missed) >= TOLD_MISS:
-        more = "longer" if missed > 0 else "shorter"
-        yield (
-            f"the replay of the run as it is takes {percent(abs(missed))} {more} than the run did, whatever is changed: "
-            "the prediction is by the ratio of both replays"
-        )
+        if missed > 0:
+            yield message("whatif.replay_longer", missed=missed)
+        else:
+            yield message("whatif.replay_shorter", missed=-missed)
 
 
 def _spread(program: Program, effect: FloatArray) -> float:

@@ -21,6 +21,7 @@ from ...account.bubble import schedule_of
 from ...formulas.schedules import CHUNKED, SCHEDULES, SPLIT_BACKWARD, stage_of
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.trace import Trace
+from ...wording.message import Message, message
 from ...wording.words import counted
 from ..run_account import Account
 from .changes import Change
@@ -97,7 +98,7 @@ class Redesign:
     before: SimulatedSteps
     after: SimulatedSteps
     microbatches: tuple[int, int]
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Message, ...]
 
     @property
     def ratio(self) -> float:
@@ -135,15 +136,15 @@ def redesign(
     if "microbatches" in wanted:
         _check_size(wanted["microbatches"], layout.pp * chunks)
     before, is_split = _recorded_pipeline(account, layout, schedule, times)
-    microbatches, assumptions = before.microbatches, []
+    microbatches, assumptions = before.microbatches, list[Message]()
     if "microbatches" in wanted:
         microbatches = wanted["microbatches"].whole()
-        more = f"{microbatches / before.microbatches:.2f} x as many tokens"
-        assumptions.append(f"microbatches keep their size: the step trains on {more}")
+        more = microbatches / before.microbatches
+        assumptions.append(message("whatif.size_of_microbatches", more=more))
     if kind in SPLIT_BACKWARD and not is_split:
-        assumptions.append("half of a backward pass is for the weights")
+        assumptions.append(message("whatif.half_of_backward"))
     if ScheduleKind.DUALPIPE_V in (kind, schedule):
-        assumptions.append("the two passes of a DualPipeV pair follow each other")
+        assumptions.append(message("whatif.dualpipe_pairs"))
     costs, said = stage_costs(
         _centre(before.pass_ns),
         chunks * layout.pp,

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.listing import listed
 
 from ...tables.arrays import FloatArray
 from ...tables.results import Where
+from ...wording.message import Message, message
 from ..causes import (
     HOST_CAUSES,
     Player,
@@ -49,7 +49,7 @@ class Repair(NamedTuple):
     """From every edge of the replay graph, ``(edges,)``."""
     stalls: tuple[str, ...]
     """Classes of the ledger that are gone altogether."""
-    notes: tuple[str, ...]
+    notes: tuple[Message, ...]
     """What to say of it."""
     bounds_ns: tuple[FloatArray, ...] = ()
     """The same with the least and the largest fixed time of transfers, where changes depend on it."""
@@ -104,7 +104,7 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
     bounds = _set(account, program, changes, taken)
     notes += _transfer_notes(changes)
     if any(change.name.startswith("link.") for change in changes):
-        notes.append("a faster link shortens transfers in proportion, latency included")
+        notes.append(message("whatif.faster_link"))
     kinds = {players[number].kind for number in chosen} & HOST_CAUSES.keys()
     stalls = tuple(name for kind in sorted(kinds) for name in HOST_CAUSES[kind])
     return Repair(bounds[0], stalls, tuple(notes), tuple(bounds[1:]))
@@ -132,7 +132,7 @@ def _set(
     return found
 
 
-def _transfer_notes(changes: list[Change]) -> list[str]:
+def _transfer_notes(changes: list[Change]) -> list[Message]:
     kinds = [change.name.partition(".")[0] for change in changes if change.name in TRANSFERS]
     return [TRANSFER_NOTES[kind] for kind in dict.fromkeys(kinds)]
 
@@ -185,17 +185,13 @@ def _excess(work: Work, expected_ns: FloatArray, ranks: list[int]) -> dict[int, 
     return {rank: float(sums[rank]) for rank in ranks}
 
 
-def _alike(work: Work, wanted: list[int]) -> list[str]:
+def _alike(work: Work, wanted: list[int]) -> list[Message]:
     """Return which ranks have nobody to be compared with but those that are to be repaired too."""
     members: dict[int, list[int]] = {}
     for rank, own_class in work.peer_class.items():
         members.setdefault(own_class, []).append(rank)
     same = [own for own in members.values() if len(own) > 1 and set(own) <= set(wanted)]
-    return [
-        f"ranks {listed(own)} are all that do their part of the work, and are compared with each "
-        "other: what slows all of them alike is left; try --fix stage=N"
-        for own in map(sorted, same)
-    ]
+    return [message("whatif.alike", ranks=sorted(own)) for own in same]
 
 
 def _rank(account: Account, change: Change) -> int:
@@ -225,7 +221,7 @@ def _ranks_of_host(account: Account, change: Change) -> list[int]:
 
 def _chosen(
     account: Account, players: list[Player], fixes: list[Change]
-) -> tuple[set[int], list[str]]:
+) -> tuple[set[int], list[Message]]:
     """Return the positions of the players that the fixes repair, and which fix found none."""
     chosen: set[int] = set()
     notes = []
@@ -234,7 +230,7 @@ def _chosen(
         chosen.update(found)
         if not found:
             asked = f"{change.name}={change.value}" if change.value else change.name
-            notes.append(f"no loss by {asked} was found: its repair changes nothing")
+            notes.append(message("whatif.no_loss", asked=asked))
     return chosen, notes
 
 
@@ -250,13 +246,9 @@ def _slow_hosts(account: Account, players: list[Player], fixes: list[Change]) ->
     return found
 
 
-def _of_hosts(hosts: Iterable[str]) -> list[str]:
+def _of_hosts(hosts: Iterable[str]) -> list[Message]:
     """Say what the repair of a host is that no other runs beside in its stage."""
-    return [
-        f"host {host} is all of its stage: its repair makes it as fast as the other stages; "
-        "if the stage has more layers instead, try --fix stage=N"
-        for host in hosts
-    ]
+    return [message("whatif.host_is_stage", host=host) for host in hosts]
 
 
 def _named_places(

@@ -16,10 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshscope.probe.schema.listing import listed
-
 from ...tables.arrays import FloatArray, IntArray
-from ...wording.quantities import percent
+from ...wording.message import Message, message
 from .changes import Change
 
 STAGE_REPAIRS = ("stage", "stage_imbalance")
@@ -41,7 +39,7 @@ class StageRepair:
             found |= self._meant(change)
         return found
 
-    def told(self, beyond_ns: FloatArray, cost_ns: FloatArray) -> Iterator[str]:
+    def told(self, beyond_ns: FloatArray, cost_ns: FloatArray) -> Iterator[Message]:
         """Say what is done, in which order, and which repair finds nothing to do.
 
         Args:
@@ -49,24 +47,16 @@ class StageRepair:
             cost_ns: What they take at all.
         """
         taken = taken_frac(beyond_ns, np.where(self.named(), beyond_ns, 0.0)) * beyond_ns.sum(0)
-        worked = []
+        worked: list[Message] = []
         for change in self.fixes:
             own = self._meant(change)
             if taken[own].sum() > 0:
                 share = taken[own].sum() / cost_ns[:, own].sum()
-                worked.append(f"{_asked(change)} ({percent(share)} of its passes)")
+                worked.append(message("whatif.repaired_stage", asked=_asked(change), share=share))
             else:
-                yield (
-                    f"no loss by {_asked(change)} was found beyond the layers: its repair changes "
-                    "nothing, and what layers cost moves with them"
-                )
+                yield message("whatif.no_loss_beyond_layers", asked=_asked(change))
         if worked:
-            yield (
-                f"in this order, after all other repairs and speed-ups: {listed(worked)} is repaired "
-                "(what the passes there take beyond their layers, more than on other stages, goes to "
-                "the stages that have less of it); then layers move, each with what it cost before; "
-                "then the step is simulated"
-            )
+            yield message("whatif.order_of_repairs", repaired=worked)
 
     def _meant(self, change: Change) -> npt.NDArray[np.bool_]:
         if change.name == "stage":

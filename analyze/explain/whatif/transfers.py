@@ -10,6 +10,7 @@ import numpy as np
 from meshscope.probe.schema.errors import ConfigError
 
 from ...tables.arrays import FloatArray
+from ...wording.message import message
 from ..replay.program import Program
 from .buckets import bucket_shares, gradient_chains
 from .changes import Change
@@ -46,10 +47,9 @@ WHY_UNKNOWN = {
 }
 """Why two levels have no price, after a colon."""
 TRANSFER_NOTES = {
-    TransferChange.DTYPE.value: "narrower types cost nothing to convert; accuracy is not judged",
-    TransferChange.BUCKET.value: "gradients become ready evenly between the recorded issues",
-    TransferChange.HIERARCHY.value: "two levels run one after the other, at the rate inside hosts "
-    "that another axis reaches",
+    TransferChange.DTYPE.value: message("whatif.narrower_types"),
+    TransferChange.BUCKET.value: message("whatif.even_gradients"),
+    TransferChange.HIERARCHY.value: message("whatif.two_levels"),
 }
 """What each kind of change assumes."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...explain.whatif import Change, Prediction
-from ...wording.limits import Limit, limits_to_json
+from ...wording.limits import Limit, limit_text, limits_to_json
+from ...wording.message import message_to_json
 
 
 def prediction_to_json(
@@ -30,11 +31,17 @@ def prediction_to_json(
         "step_time_ns": result.measured_ns,
         "predicted_step_time_ns": result.predicted_ns,
         "error_ns": result.error_ns,
-        "error_unknown": result.error_unknown,
+        "error_unknown": limit_text(result.error_unknown) if result.error_unknown else None,
         "error_parts": result.error_parts,
         "gain_frac": result.gain_frac,
         "microbatches": after,
         "gain_per_microbatch_frac": per_microbatch,
-        "assumptions": list(result.assumptions),
+        "assumptions": list(map(str, result.assumptions)),
+        "messages": {
+            "assumptions": list(map(message_to_json, result.assumptions)),
+            "error_unknown": message_to_json(result.error_unknown)
+            if result.error_unknown
+            else None,
+        },
         **limits_to_json(limits),
     }

@@ -61,7 +61,7 @@ def _changes(rows: list[dict[str, Any]]) -> Table:
         for row in order
     ]
     headers = ("axis", "change", "to", "gain ms/step", "range", "of step", "meshscope whatif RUN")
-    notes = dict.fromkeys(TRANSFER_NOTES[row["change"]] for row in order)
+    notes = dict.fromkeys(str(TRANSFER_NOTES[row["change"]]) for row in order)
     notes |= dict.fromkeys(
         f"two levels on {axis_label(row['axis'])} unknown: {WHY_UNKNOWN[row['unknown']]}"
         for row in order

@@ -78,7 +78,9 @@ def test_idle_before_the_first_kernel_counts(tmp_path):
         events += launched("gemm", 60_002 + at * 20, 60_010 + at * 398, 398, at + 1)
     found = causes(tmp_path, events)
     assert found["nothing_launched"].cost_frac == pytest.approx(0.60, abs=0.005)
-    assert says(found["nothing_launched"], "60.0", "0 ns after the step began", "data.py(3): prepare")
+    assert says(
+        found["nothing_launched"], "60.0", "0 ns after the step began", "data.py(3): prepare"
+    )
 
 
 def test_a_long_operator_without_launches_is_work_of_the_host(tmp_path):
