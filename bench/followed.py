@@ -113,7 +113,8 @@ def faint(jobs):
     )
 
 
-if __name__ == "__main__":
+def main():
+    """Compare both answers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--faint", type=int, default=100)
@@ -122,3 +123,7 @@ if __name__ == "__main__":
         compare(given.jobs)
     if given.faint:
         faint(given.faint)
+
+
+if __name__ == "__main__":
+    main()

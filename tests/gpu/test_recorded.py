@@ -56,4 +56,4 @@ def test_the_pause_of_the_host_is_found_in_a_real_trace():
     stall = result.findings[0]
     assert stall.kind == "host_stall"
     assert stall.cost_frac * result.step_time_ns / 1e6 >= PAUSE_MS
-    assert any("nothing was recorded of the host there" in str(line) for line in stall.evidence)
+    assert any("Nothing was recorded of the host there" in str(line) for line in stall.evidence)

@@ -118,7 +118,7 @@ def test_a_missing_rank_leaves_no_number_that_is_not_one():
     result = predict(measure(trace), parse_changes(["rank=2"], []))
     assert result.error_ns is None
     assert result.error_unknown is not None
-    assert "not in the capture" in result.error_unknown
+    assert "not in the capture" in str(result.error_unknown)
 
 
 def from_any_sender(trace: Trace) -> Trace:
