@@ -44,7 +44,7 @@ def test_every_figure_has_a_table(page, place):
         assert len(names) >= 2, graph
         assert all(names), (graph, names)
         assert len(_rows(table)[0]) == len(names)
-    expect(page.locator(".ms-figure-data")).to_have_count(page.locator(".dash-graph").count())
+    expect(page.locator(".ms-figure-data")).to_have_count(page.locator("#page .dash-graph").count())
 
 
 def test_a_table_has_the_numbers_of_its_figure_and_sorts(page):
