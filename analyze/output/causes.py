@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from ..tables.results import Cause, Diagnosis
+from ..tables.results import LEAST_SHOWN, Cause, Diagnosis
 from ..wording.message import Message, message
-
-_LEAST_FRAC = 5e-5
-"""Below it a share is written 0.00 %: a row of zeros tells a reader nothing, and JSON has it."""
 
 
 def shown_causes(result: Diagnosis) -> list[Cause]:
@@ -14,7 +11,7 @@ def shown_causes(result: Diagnosis) -> list[Cause]:
     return [
         cause
         for cause in result.causes
-        if max(abs(cause.share_frac), abs(cause.removal_gain_frac)) >= _LEAST_FRAC
+        if max(abs(cause.share_frac), abs(cause.removal_gain_frac)) >= LEAST_SHOWN
     ]
 
 

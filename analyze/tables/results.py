@@ -30,6 +30,10 @@ class Where(TypedDict, total=False):
     steps: list[int]
 
 
+LEAST_SHOWN = 5e-5
+"""A smaller share is written 0.00 %: a row of zeros tells a reader nothing, and JSON has it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """One bar of the waterfall: a class of time, averaged over ranks and steps."""
@@ -40,6 +44,11 @@ class Bar:
     """Share of the time that ranks spend in their steps; all bars sum to 1."""
     dur_ns: float
     """The same in nanoseconds per step, the mean over ranks and steps."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Return whether people see it: its share is not written 0.00 %."""
+        return abs(self.frac) >= LEAST_SHOWN
 
 
 class Hiding(NamedTuple):

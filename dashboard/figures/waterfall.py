@@ -23,8 +23,8 @@ _TOTAL = "#CBD2D9"
 
 
 def shown_bars(bars: Sequence[Bar]) -> tuple[Bar, ...]:
-    """Return the bars that hold any time; those left out are exactly zero."""
-    return tuple(bar for bar in bars if bar.frac != 0.0)
+    """Return the bars that hold time; those left out are 0.00 % of the step."""
+    return tuple(bar for bar in bars if bar.is_shown)
 
 
 def meanings(bars: Sequence[Bar]) -> dict[str, str]:

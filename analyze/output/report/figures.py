@@ -30,7 +30,7 @@ _STRONG = 0.25
 
 def waterfall_figure(result: Diagnosis, table: Table) -> Figure:
     """Return the account of the step: each bar begins where the one above ends, all sum to 100 %."""
-    bars = [bar for bar in result.waterfall if abs(bar.frac) >= 5e-5]
+    bars = [bar for bar in result.waterfall if bar.is_shown]
     caption = message("report_page.waterfall", time_ns=result.step_time_ns)
     if not bars:
         return Figure("", caption, table)

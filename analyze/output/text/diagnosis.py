@@ -146,7 +146,7 @@ def _bubble(result: Diagnosis) -> Iterator[Message]:
 
 def waterfall_table(result: Diagnosis) -> Table:
     """Return every class that holds time; JSON has those of nothing too."""
-    shown = [bar for bar in result.waterfall if percent(bar.frac, 2) != "0.00 %"]
+    shown = [bar for bar in result.waterfall if bar.is_shown]
     rows = [
         (class_label(bar.name), percent(bar.frac, 2), f"{bar.dur_ns / 1e6:.3f}") for bar in shown
     ]

@@ -54,6 +54,12 @@ def test_waiting_is_hatched():
     assert list(waterfall(bars).data[0].marker.pattern.shape) == ["", "", "/", ""]
 
 
+def test_waterfall_has_no_row_of_zeros():
+    """A class of 25 ns would have a bar of 0.00 % that nobody can see, and no row in the terminal."""
+    bars = [*BARS, Bar(name="gc", frac=1e-8, dur_ns=25.0)]
+    assert len(waterfall(bars).data[0].x) == len(waterfall(BARS).data[0].x)
+
+
 def test_waterfall_keeps_a_negative_bar():
     """Fails when a wrong peak, which makes the overhead negative, is hidden."""
     bars = [
