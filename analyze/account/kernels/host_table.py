@@ -11,7 +11,7 @@ from ...tables.trace import Trace, ranks_to_look_at
 
 _OP_SUMS = ["calls", "total_ns", "self_ns"]
 _NOTE_SUMS = ["count", "total_ns", "kernels", "projected_ns", "device_ns"]
-_STEP_MARK = "ProfilerStep#"
+STEP_MARK = "ProfilerStep#"
 
 
 def host_operators(trace: Trace) -> pd.DataFrame:
@@ -113,7 +113,7 @@ def _annotations(trace: Trace, rank: int) -> pd.DataFrame:
     )
     names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
     note = note.assign(annotation=note["name_id"].map(names).fillna("unknown").astype(str))
-    note = note[(note["device"] < 0) & ~note["annotation"].str.startswith(_STEP_MARK)]
+    note = note[(note["device"] < 0) & ~note["annotation"].str.startswith(STEP_MARK)]
     projected = _projected(trace, rank, note)
     return (
         note[["annotation"]]

@@ -72,7 +72,7 @@ def idle_report(
         kernel = trace.rank_frame("kernel", rank, _COLUMNS)
         if kernel.empty:
             continue
-        one = _of_rank(trace, rank, kernel, _windows(windows, rank, common), explained)
+        one = _of_rank(trace, rank, kernel, union(windows.intervals_of(rank, common)), explained)
         if one is None:
             return None
         found.append(one)
@@ -121,16 +121,6 @@ def _of_rank(
         _device_wait(trace, rank, work, causes.waits),
         _nothing(trace, rank, causes, window),
     )
-
-
-def _windows(windows: StepWindows, rank: int, common: IntArray | None) -> IntArray:
-    """Return the analysed steps of a rank in the time of its events, a merged set."""
-    own = windows.frame[windows.frame["rank"] == rank]
-    if common is not None:
-        own = own[own["step"].isin(common)]
-    shift = own["step"].map(windows.shift_ns).to_numpy(np.int64)
-    start = own["start_ns"].to_numpy(np.int64) - shift
-    return union(pair(start, own["end_ns"].to_numpy(np.int64) - shift))
 
 
 def _blockers(trace: Trace, found: list[_Rank]) -> pd.DataFrame:

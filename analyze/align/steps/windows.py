@@ -11,6 +11,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import StepDetail
 
 from ...tables.arrays import FloatArray, IntArray
+from ...tables.intervals import pair
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
@@ -100,6 +101,15 @@ class StepWindows:
             inside = within_window(frame, self.frame, self.default_shift_ns)
             return inside.assign(step=WHOLE_CAPTURE)
         return frame[frame["step"].isin(self.steps)]
+
+    def intervals_of(self, rank: int, steps: IntArray | None = None) -> IntArray:
+        """Return the analysed steps of a rank, or some of them, in the time of its events."""
+        own = self.frame[self.frame["rank"] == rank]
+        if steps is not None:
+            own = own[own["step"].isin(steps)]
+        shift = own["step"].map(self.shift_ns).to_numpy(np.int64)
+        start = own["start_ns"].to_numpy(np.int64) - shift
+        return pair(start, own["end_ns"].to_numpy(np.int64) - shift)
 
     def shifted(self, step: pd.Series, time_ns: pd.Series) -> IntArray:
         """Return times of events of the given steps on the common time line."""

@@ -19,6 +19,7 @@ from .devices import clock_throttle
 from .ended import ends
 from .experts import popular_experts
 from .host import host_stalls, unrecorded_delays
+from .host_alone import hosts_alone
 from .idle import idle_devices
 from .jitter import jitter
 from .link_rates import slow_rates
@@ -68,4 +69,5 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     memory_growth,
     missing,
     missing_device_activity,
+    hosts_alone,
 )

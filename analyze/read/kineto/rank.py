@@ -282,5 +282,6 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: 
     if on_host and len(roles.device):
         notes.append(message("missing.collectives_on_host", count=on_host))
     elif on_host:
-        notes.append(message("missing.operations_without_group", count=on_host))
+        kinds = sorted(match[0] for match in roles.names_like(HOST_COLLECTIVE).values())
+        notes.append(message("missing.operations_without_group", count=on_host, kinds=kinds))
     return notes

@@ -76,7 +76,7 @@ def test_a_rank_in_several_groups_names_none(tmp_path):
     """Fails when operations of two groups are matched as those of one."""
     trace = import_trace(write_job(tmp_path, groups=(WORLD, PAIR)))
     assert not trace.row_count("collective")
-    assert mentions(trace, "6 operations on the host", "do not name their group")
+    assert mentions(trace, "6 operations on the host", "gloo:all_reduce", "group is not named")
     found = diagnose(load_trace(tmp_path))
     assert any("recorded on the host only" in limit for limit in texts(found.limits))
     assert not any("o communication was recorded:" in limit for limit in texts(found.limits))
