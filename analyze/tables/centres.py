@@ -133,20 +133,30 @@ class StepsOfRanks(NamedTuple):
         own = self.total - centre
         return own, without_outliers(own, self.peers, self.rank, usual=self.total)
 
+    def bad(self, worse: FloatArray, took: FloatArray, longer: FloatArray) -> FloatArray:
+        """Return what a step is worse than usual, as far as one side took longer than the other or than ever.
+
+        The few healthy steps of a rank that is slow in most are neither: they are worse for its peers only in
+        that the rank does not fall behind, who take as long as ever, and no longer than it does.
+
+        Args:
+            worse: By what the difference to the other side is larger than it usually is, ns.
+            took: How long the side takes whose bad steps these are.
+            longer: What that is beyond the other side.
+        """
+        unlike = np.maximum(took - without_outliers(took, self.peers, self.rank), longer)
+        return np.clip(worse, 0.0, np.maximum(unlike, 0.0))
+
 
 def as_bad_as_own(centre: FloatArray, steps: StepsOfRanks) -> FloatArray:
     """Return the centres of a rank's steps, no worse in steps that are bad for its peers alone.
-
-    A step is bad for these where they take longer than the rank, or far longer than usual. The few healthy
-    steps of a rank that is slow in most are neither: there the rank is as fast as they are, and they are as ever.
 
     Args:
         centre: Of each step of a rank, ns; 0 if it is not known.
         steps: The same steps.
     """
     beyond, usual = steps.beyond(centre)
-    bad = np.maximum(centre - without_outliers(centre, steps.peers, steps.rank), -beyond)
-    return np.asarray(centre - np.clip(usual - beyond, 0.0, np.maximum(bad, 0.0)))
+    return np.asarray(centre - steps.bad(usual - beyond, centre, -beyond))
 
 
 def to_mean_steps(centre: FloatArray, steps: StepsOfRanks, counts: BoolArray | None) -> FloatArray:
@@ -179,7 +189,7 @@ def to_mean_steps(centre: FloatArray, steps: StepsOfRanks, counts: BoolArray | N
         return median_of_others(value, own_class, counts=None if counts is None else counts[first])
 
     beyond, without_bad = steps.beyond(centre)
-    bad = np.maximum(beyond - without_bad, 0.0)
+    bad = steps.bad(beyond - without_bad, steps.total, beyond)
     own_bad = mean(bad)
     usual = of_peers(mean(steps.total - bad)) + np.minimum(own_bad, of_peers(own_bad))
     with np.errstate(invalid="ignore", divide="ignore"):

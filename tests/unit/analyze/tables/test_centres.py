@@ -97,6 +97,15 @@ def test_healthy_steps_of_a_rank_that_is_slow_in_most_are_not_bad_ones_of_its_pe
     np.testing.assert_allclose(as_bad_as_own(centre, steps_of(totals)), centre)
 
 
+@pytest.mark.parametrize("healthy", [3, 5])
+def test_healthy_steps_of_a_slow_rank_are_no_bad_ones_of_its_only_peer(healthy):
+    """Fails when the peer is said to take less than it does, and the slow rank to cost more."""
+    totals = np.full((2, 20), 100.0)
+    totals[0, healthy:] = 270.0
+    centre = totals[::-1].ravel()
+    np.testing.assert_allclose(to_mean_steps(centre, steps_of(totals), None), 1.0)
+
+
 @pytest.mark.parametrize("own", [100.0, 130.0])
 def test_a_bad_step_of_the_peers_alone_is_not_expected_of_a_rank(own):
     """Fails when a pause of the others makes a rank look fast, or hides a part of what it is slower by."""
