@@ -53,7 +53,8 @@ LEAST_USUAL = 0.5
 """Share of the steps that must be without."""
 
 AS_GOOD = 1.25
-"""Families that leave up to that many times the least rest explain a gap as well."""
+"""Families that leave up to that many times the least rest explain a gap as well; and a group stands
+where no family explains that many times as many of its waits."""
 
 
 class Tested(NamedTuple):
@@ -201,13 +202,16 @@ def _chance(
 
 
 def widest_of_the_best(tested: list[Tested], resolution_ns: float) -> IntArray:
-    """Return for each place the family that explains it; of those as good, the largest groups.
+    """Return for each place the family that explains it, -1 for none; of those as good, the largest groups.
 
     Who departs together with more ranks, and never before the last of them, waits for all of them.
     How good a family is, all members of a group tell together: one alone may fit another by chance,
-    and no rank waits twice for the same.
+    and no rank waits twice for the same. Nor does a group stand where its members follow smaller ones.
     """
-    rest = np.array([np.where(own.is_explained, own.rest_ns, np.inf) for own in tested])
+    explained = _standing(tested)
+    rest = np.array(
+        [np.where(row, own.rest_ns, np.inf) for own, row in zip(tested, explained, strict=True)]
+    )
     best = rest.min(axis=0)
     of_group, best_of_group = (
         np.array([_mean_of_group(own.group, row) for own, row in zip(tested, rows, strict=True)])
@@ -215,7 +219,24 @@ def widest_of_the_best(tested: list[Tested], resolution_ns: float) -> IntArray:
     )
     good = np.isfinite(of_group) & (of_group <= AS_GOOD * best_of_group + resolution_ns)
     widest = len(tested) - 1 - np.argmax(good[::-1], axis=0)
-    return np.asarray(np.where(np.any(good, axis=0), widest, np.argmin(of_group, axis=0)))
+    of_any = np.where(np.any(good, axis=0), widest, np.argmin(of_group, axis=0))
+    return np.asarray(np.where(np.isfinite(of_group.min(axis=0)), of_any, -1))
+
+
+def _standing(tested: list[Tested]) -> BoolArray:
+    """Return which places each family explains, without groups of whose waits another explains more.
+
+    The largest groups are looked at first; what does not stand is held against no smaller one.
+
+    Returns:
+        One row a family, one column a place.
+    """
+    explained = np.array([own.is_explained for own in tested])
+    for number in reversed(range(len(tested))):
+        place = np.unique(tested[number].group, return_inverse=True)[1]
+        waits = np.array([np.bincount(place, row) for row in explained])
+        explained[number] &= (AS_GOOD * waits[number] >= waits.max(axis=0))[place]
+    return explained
 
 
 def _mean_of_group(group: IntArray, value: FloatArray) -> FloatArray:

@@ -30,9 +30,17 @@ def test_a_smaller_group_that_fits_all_of_its_members_better_is_taken():
 
 def test_who_a_wider_group_does_not_explain_keeps_its_own():
     """A join of two stages alone would be lost beside one of all ranks."""
-    pairs = family([0, 0, 1, 1], [1e6, 1e6, 1e6, 1e6])
+    pairs = family([0, 0, 1, 1], [None, None, 1e6, 1e6])
     all_of_them = family([0, 0, 0, 0], [1e6, 1e6, None, None])
     assert evidence.widest_of_the_best([pairs, all_of_them], RESOLUTION_NS).tolist() == [1, 1, 0, 0]
+
+
+def test_a_wider_group_is_none_where_its_members_follow_smaller_ones():
+    """Stages that each reduce their own gradients would wait for all ranks, and the replay would be refused."""
+    stages = family([0, 0, 1, 1, 2, 2], [1e6, None, 1e6, 1e6, 1e6, 1e6])
+    all_of_them = family([0, 0, 0, 0, 0, 0], [1e6, 1e6, 1e6, None, None, None])
+    found = evidence.widest_of_the_best([stages, all_of_them], RESOLUTION_NS)
+    assert found.tolist() == [0, -1, 0, 0, 0, 0]
 
 
 def test_where_no_group_fits_all_of_its_members_best_one_is_taken_for_all_of_them():
