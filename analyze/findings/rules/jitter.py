@@ -17,6 +17,8 @@ from ...wording.message import Message, message
 from .bad_steps import all_steps
 from .grading import MIN_COST, severity
 from .pauses import even_work, pauses
+from .starved import CONFIDENCE as CROWDED
+from .starved import PROCESSORS_FIRST, chance_of_processors
 
 LATE_TOGETHER = 0.5
 """Share of the loss from which all ranks are late in the same steps."""
@@ -42,6 +44,8 @@ def jitter(account: Account) -> Iterator[Finding]:
     late = late_steps_of_ranks(account)
     moved = lateness(late.to_numpy(np.float64))
     when = all_steps(account.windows)
+    crowding = chance_of_processors(account, cost)
+    confidence = CONFIDENCE if len(late) > 1 else CONFIDENCE_OF_ONE_STEP
     yield Finding(
         kind=FindingKind.JITTER,
         severity=severity(cost),
@@ -49,12 +53,13 @@ def jitter(account: Account) -> Iterator[Finding]:
         claim=_claim(late, cost),
         cost_frac=share,
         removal_gain_frac=gain,
-        confidence=CONFIDENCE if len(late) > 1 else CONFIDENCE_OF_ONE_STEP,
+        confidence=min(confidence, CROWDED) if crowding else confidence,
         evidence=(
+            *crowding,
             *_distribution(late),
             *_remedies(account, moved, gain),
         ),
-        remedy=_remedy(late, moved),
+        remedy=PROCESSORS_FIRST if crowding else _remedy(late, moved),
     )
 
 

@@ -33,6 +33,8 @@ from .held_stages import (
     stage_times,
 )
 from .stage_hosts import stage_or_host
+from .starved import CONFIDENCE as CROWDED
+from .starved import PROCESSORS_FIRST, stage_waits_for_a_processor
 
 MIN_EXCESS = 0.05
 """Stages differ by less than this through their noise alone, where no replay weighs it."""
@@ -56,6 +58,7 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
         centre = _compute_by_stage(account, when)
         of_head = _of_the_head(account, centre, stage)
         host = None if of_head is not None else host_of_stage(account.trace, account.stage, stage)
+        crowding = _crowding(account, stage)
         yield Finding(
             kind=FindingKind.STAGE_IMBALANCE
             if of_head is None
@@ -66,16 +69,25 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
             claim=_imbalance_claim(account, centre, stage, when),
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
-            confidence=0.9,
+            confidence=CROWDED if crowding else 0.9,
             evidence=(
+                *crowding,
                 *_held_there(account, stage),
                 *_of_the_model(account, stage),
                 _compute_fact(account, centre, when),
                 *(() if of_head is None else (of_head,)),
                 *_as_host(account, stage, host, cause.gain_as_host_frac),
             ),
-            remedy=_imbalance_remedy(account, stage, when, host),
+            remedy=PROCESSORS_FIRST if crowding else _imbalance_remedy(account, stage, when, host),
         )
+
+
+def _crowding(account: Account, stage: int) -> list[Message]:
+    """Return what shows that a stage is heavy because its ranks wait for a processor, else nothing."""
+    centre = _compute_by_stage(account, all_steps(account.windows))
+    excess_ns = float(centre[stage]) - float(centre.drop(stage).median())
+    said = stage_waits_for_a_processor(account, stage, excess_ns)
+    return [] if said is None else [said]
 
 
 def _as_host(

@@ -20,6 +20,7 @@ from ...tables.classes import UNATTRIBUTED
 from ...tables.results import Finding
 from ...wording.message import Message, message
 from .bad_steps import per_step
+from .grading import severity
 
 MIN_LOAD = 1.5
 """Runnable tasks a processor from which on a host is short of them."""
@@ -115,12 +116,44 @@ def waits_for_a_processor(account: Account, rank: int, excess_ns: float) -> Mess
         excess_ns: By how much it exceeds its peers per step.
     """
     shortage, peers = shortage_of(account, rank), account.peers_of(rank)
-    if shortage is None or not peers:
+    return None if shortage is None else _waits_too(account, shortage, [rank], peers, excess_ns)
+
+
+def stage_waits_for_a_processor(account: Account, stage: int, excess_ns: float) -> Message | None:
+    """Return the same of a stage that seems to be heavier than the others, else None."""
+    own = [rank for rank, at in account.stage.items() if at == stage]
+    others = [rank for rank, at in account.stage.items() if at != stage]
+    shortages = [shortage_of(account, rank) for rank in own]
+    first = next(iter(shortages), None)
+    if first is None or None in shortages or _uses_more(account, own, others):
         return None
+    return _waits_too(account, first, own, others, excess_ns)
+
+
+def _uses_more(account: Account, ranks: list[int], peers: list[int]) -> bool:
+    """Return whether ranks use their processors longer than others by ``MIN_OFF`` of what they take longer.
+
+    Whoever has more to compute also waits longer for a processor.
+    """
+    cpu = _cpu_ns(account)
+    wall = account.ledger.by_step.groupby("rank")[list(_PASSES)].mean().sum(axis=1)
+    more = []
+    for times in (cpu, wall):
+        own, others = times.reindex(ranks).median(), times.reindex(peers).median()
+        if not others > 0:
+            return False
+        more.append(float(own / others) - 1.0)
+    return more[0] >= MIN_OFF * more[1]
+
+
+def _waits_too(
+    account: Account, shortage: Message, ranks: list[int], peers: list[int], excess_ns: float
+) -> Message | None:
     lost = _without_processor_ns(account)
-    if rank not in lost.index:
+    own, others = lost.reindex(ranks).dropna(), lost.reindex(peers).dropna()
+    if own.empty or others.empty:
         return None
-    own_ns, usual_ns = float(lost[rank]), float(lost.reindex(peers).median())
+    own_ns, usual_ns = float(own.median()), float(others.median())
     is_off = own_ns - usual_ns >= MIN_OFF * excess_ns
     if not is_off or not excess_ns <= MOST_TIMES * usual_ns:
         return None
@@ -129,18 +162,58 @@ def waits_for_a_processor(account: Account, rank: int, excess_ns: float) -> Mess
     return message("crowded.waits_too", shortage=shortage, each=each, **lost_ns)
 
 
+def chance_of_processors(account: Account, cost_frac: float) -> list[Message]:
+    """Return what shows that delays by chance, on any rank, are waits for a processor; else nothing.
+
+    All hosts are short of processors then, and what their ranks lose by it is most of what the delays cost.
+    """
+    found, lost = crowded(account), _without_processor_ns(account)
+    by_host = _by_host(account)
+    if not found or set(by_host) - set(found):
+        return []
+    said = []
+    for host, ranks in by_host.items():
+        share = _lost_frac(account, host, lost.reindex(ranks).dropna())
+        if share < MIN_OFF * cost_frac:
+            return []
+        said.append(message("crowded.delays_any", shortage=found[host], share=share))
+    return said
+
+
+def _by_host(account: Account) -> dict[str, list[int]]:
+    """Return the analysed ranks of each host, in order."""
+    by_host: dict[str, list[int]] = {}
+    for rank in account.windows.ranks.tolist():
+        by_host.setdefault(account.trace.clock_of(rank), []).append(rank)
+    return by_host
+
+
+def _lost_frac(account: Account, host: str, lost_ns: pd.Series[float]) -> float:
+    """Return what the ranks of a host lose without a processor, as a share of the step.
+
+    No more than the share of time in which a task of the host waited for one, where that was sampled: a
+    rank that sleeps waits for none.
+    """
+    if lost_ns.empty:
+        return 0.0
+    share = float(lost_ns.median()) / account.windows.step_time_ns
+    samples = account.trace.frame("host_sample")
+    stall = samples.loc[samples["host"].astype(str) == host, "cpu_stall_frac"].dropna()
+    return share if stall.empty else min(share, float(stall.median()))
+
+
 def crowded_hosts(account: Account) -> Iterator[Finding]:
     """Hosts with more to run than processors: said once, whatever is late because of it."""
-    lost = _without_processor_ns(account)
+    lost, by_host = _without_processor_ns(account), _by_host(account)
     for host, shortage in crowded(account).items():
-        ranks = [
-            rank for rank in account.windows.ranks.tolist() if account.trace.clock_of(rank) == host
-        ]
+        ranks = by_host.get(host, [])
         if not ranks:
             continue
+        share = _lost_frac(account, host, lost.reindex(ranks).dropna())
+        is_most = severity(share) is Severity.CRITICAL
         yield Finding(
             kind=FindingKind.HOST_STALL,
-            severity=Severity.WARNING,
+            severity=Severity.CRITICAL if is_most else Severity.WARNING,
             where={"host": host},
             claim=message("crowded.claim", shortage=shortage),
             cost_frac=None,
@@ -148,21 +221,20 @@ def crowded_hosts(account: Account) -> Iterator[Finding]:
             confidence=0.9,
             evidence=(
                 message("crowded.ranks_there", ranks=ranks),
-                *_lost(account, lost.reindex(ranks).dropna()),
+                *_lost(account, share, lost.reindex(ranks).dropna()),
             ),
             remedy=PROCESSORS_FIRST,
             cause=CONTENTION,
         )
 
 
-def _lost(account: Account, lost_ns: pd.Series[float]) -> Iterator[Message]:
+def _lost(account: Account, share: float, lost_ns: pd.Series[float]) -> Iterator[Message]:
     """Say how long the ranks of a host had work and no processor."""
     if lost_ns.empty:
         return
-    median_ns = float(lost_ns.median())
-    share = median_ns / account.windows.step_time_ns
-    yield message("crowded.lost", median_ns=median_ns, share=share)
-    if len(lost_ns) > 1:
+    step_ns = account.windows.step_time_ns
+    yield message("crowded.lost", median_ns=share * step_ns, share=share)
+    if len(lost_ns) > 1 and share * step_ns > 0.999 * float(lost_ns.median()):
         ends = {"least_ns": float(lost_ns.min()), "most_ns": float(lost_ns.max())}
         yield message("crowded.lost_by_rank", **ends)
 
@@ -173,12 +245,18 @@ def _without_processor_ns(account: Account) -> pd.Series[float]:
     That is what its passes take outside of communication, and what lies between them, beyond the CPU
     time of the passes. Empty where no CPU time was recorded.
     """
+    cpu = _cpu_ns(account)
+    if cpu.empty:
+        return cpu
+    own = account.ledger.by_step.groupby("rank")[[*_PASSES, UNATTRIBUTED]].mean().sum(axis=1)
+    return (own - cpu).dropna().clip(lower=0.0)
+
+
+def _cpu_ns(account: Account) -> pd.Series[float]:
+    """Return the CPU time of the passes of each rank per step, ns; empty where none was recorded."""
     spans = account.windows.select(account.trace.frame("span"))
     spans = spans[spans["kind"].isin(_PASSES) & spans["cpu_ns"].notna()]
     if spans.empty:
         return pd.Series(dtype="float64")
-    cpu = spans["cpu_ns"].astype("float64").groupby(spans["rank"]).sum() / len(
-        account.windows.steps
-    )
-    own = account.ledger.by_step.groupby("rank")[[*_PASSES, UNATTRIBUTED]].mean().sum(axis=1)
-    return (own - cpu).dropna().clip(lower=0.0)
+    steps = len(account.windows.steps)
+    return spans["cpu_ns"].astype("float64").groupby(spans["rank"]).sum() / steps

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.messages import of_code
@@ -75,24 +76,40 @@ def crowded_job(late_ns, off_ns, load=24.0, cpu_late_ns=0):
         cpu_late_ns: What of ``late_ns`` was spent on a processor.
     """
     job = Job(layout=ParallelLayout(dp=4), microbatches=2, steps=30)
-    base = capture(
-        job, lambda kind, rank, step, microbatch: 20 * MS + off_ns + late_ns * (rank == 1)
+    return on_one_host(
+        job,
+        lambda kind, rank, step, microbatch: 20 * MS + off_ns + late_ns * (rank == 1),
+        lambda rank: 20 * MS + cpu_late_ns * (rank == 1),
+        load,
     )
+
+
+def on_one_host(job, wall_of, cpu_of, load, stall=None):
+    """Return findings of a job whose ranks share the four processors of a host.
+
+    Args:
+        job: The job.
+        wall_of: How long each pass takes.
+        cpu_of: How long each pass of a rank is on a processor.
+        load: Of the host.
+        stall: Share of time in which some task waited for a processor.
+    """
+    base = capture(job, wall_of)
     spans = base.tables["span"].to_pylist()
     for row in spans:
-        row["cpu_ns"] = 20 * MS + cpu_late_ns * (row["rank"] == 1)
-    rows = base.tables["collective"].to_pylist()
-    for row in rows:
-        row["source"] = "host_blocking"
-    samples = [{"host": "a", "time_ns": 0, "cpus": 4, "load_1m": load}]
+        row["cpu_ns"] = cpu_of(row["rank"])
+    tables = {"span": TABLES["span"].conform(pa.Table.from_pylist(spans))}
+    for name in ("collective", "p2p"):
+        rows = base.tables[name].to_pylist() if name in base.tables else []
+        for row in rows:
+            row["source"] = "host_blocking"
+        if rows:
+            tables[name] = TABLES[name].conform(pa.Table.from_pylist(rows))
+    samples = [{"host": "a", "time_ns": 0, "cpus": 4, "load_1m": load, "cpu_stall_frac": stall}]
+    tables["host_sample"] = HOST_TABLES["host_sample"].conform(pa.Table.from_pylist(samples))
     run = {**base.run, "device_name": "CPU"}
-    tables = {
-        **base.tables,
-        "span": TABLES["span"].conform(pa.Table.from_pylist(spans)),
-        "collective": TABLES["collective"].conform(pa.Table.from_pylist(rows)),
-        "host_sample": HOST_TABLES["host_sample"].conform(pa.Table.from_pylist(samples)),
-    }
     clocks = dict.fromkeys(base.ranks, "a")
+    tables = {**base.tables, **tables}
     return diagnose(replace(base, run=run, tables=tables, clocks=clocks, _frames={})).findings
 
 
@@ -125,3 +142,55 @@ def test_a_rank_that_waits_for_a_processor_is_not_blamed(
     assert (found.confidence >= 0.5) == is_blamed
     assert (found.severity == "critical") == is_blamed
     assert (found.remedy.code == "crowded.remedy") == (not is_blamed)
+
+
+def late_by_turns(stall, load=24.0):
+    """Return findings of a job in which another rank is 30 ms late in each step, off the processor."""
+    job = Job(layout=ParallelLayout(dp=4), microbatches=2, steps=40)
+    turns = np.random.default_rng(4).integers(0, 4, 40).tolist()
+
+    def wall(kind, rank, step, microbatch):
+        is_late = rank == turns[step] and kind == "forward" and microbatch == 0
+        return 30 * MS + 30 * MS * is_late
+
+    return on_one_host(job, wall, lambda rank: 20 * MS, load, stall)
+
+
+@pytest.mark.parametrize(
+    ("stall", "load", "is_crowding"),
+    [(0.9, 24.0, True), (0.02, 24.0, False), (0.9, 2.0, False)],
+    ids=["waits for a processor", "sleeps", "host is idle"],
+)
+def test_delays_by_chance_on_a_crowded_host_are_waits_for_it(stall, load, is_crowding):
+    """Fails when a shortage of processors comes below its own symptoms, as jitter to repair at 80 %."""
+    findings = late_by_turns(stall, load)
+    (found,) = (own for own in findings if own.kind == "jitter")
+    assert (found.confidence < 0.5) == is_crowding
+    assert bool(of_code(found.evidence, "crowded.delays_any")) == is_crowding
+    assert (findings[0].cause == "contention") == is_crowding
+    lost = [own["share"] for one in findings for own in of_code(one.evidence, "crowded.lost")]
+    assert all(share <= stall for share in lost)
+    if is_crowding:
+        assert findings[0].severity == "critical"
+        assert found.severity != "critical"
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "load", "is_excused"),
+    [(20, 24.0, True), (24, 24.0, False), (20, 2.0, False)],
+    ids=["waits as the others do", "computes longer", "host is idle"],
+)
+def test_a_stage_that_waits_for_processors_is_not_surely_heavy(cpu_ms, load, is_excused):
+    """Fails when stages of equal work on a crowded host are told to move layers, at 90 %."""
+    job = Job(layout=ParallelLayout(pp=2, dp=2), microbatches=4, steps=12)
+    stage_of = {0: 0, 1: 0, 2: 1, 3: 1}
+    findings = on_one_host(
+        job,
+        lambda kind, rank, step, microbatch: (38 if stage_of[rank] else 30) * MS,
+        lambda rank: (cpu_ms if stage_of[rank] else 20) * MS,
+        load,
+    )
+    (found,) = (own for own in findings if own.kind == "stage_imbalance")
+    assert found.where["stage"] == 1
+    assert (found.confidence < 0.5) == is_excused
+    assert (found.remedy.code == "crowded.remedy") == is_excused
