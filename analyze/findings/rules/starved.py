@@ -167,7 +167,7 @@ def chance_of_processors(account: Account, cost_frac: float) -> list[Message]:
 
     All hosts are short of processors then, and what their ranks lose by it is most of what the delays cost.
     """
-    found, lost = crowded(account), _without_processor_ns(account)
+    found, lost = crowded(account), _off_in_passes_ns(account)
     by_host = _by_host(account)
     if not found or set(by_host) - set(found):
         return []
@@ -204,7 +204,7 @@ def _lost_frac(account: Account, host: str, lost_ns: pd.Series[float]) -> float:
 
 def crowded_hosts(account: Account) -> Iterator[Finding]:
     """Hosts with more to run than processors: said once, whatever is late because of it."""
-    lost, by_host = _without_processor_ns(account), _by_host(account)
+    lost, by_host = _off_in_passes_ns(account), _by_host(account)
     for host, shortage in crowded(account).items():
         ranks = by_host.get(host, [])
         if not ranks:
@@ -239,16 +239,29 @@ def _lost(account: Account, share: float, lost_ns: pd.Series[float]) -> Iterator
         yield message("crowded.lost_by_rank", **ends)
 
 
+def _off_in_passes_ns(account: Account) -> pd.Series[float]:
+    """Return for how long each rank was without a processor inside its passes per step, ns.
+
+    Between them it may sleep, as a loop does that waits for data.
+    """
+    return _beyond_cpu_ns(account, list(_PASSES))
+
+
 def _without_processor_ns(account: Account) -> pd.Series[float]:
-    """Return for how long each rank had work and no processor per step, ns; the least that it can be.
+    """Return for how long each rank had work and no processor per step, ns.
 
     That is what its passes take outside of communication, and what lies between them, beyond the CPU
     time of the passes. Empty where no CPU time was recorded.
     """
+    return _beyond_cpu_ns(account, [*_PASSES, UNATTRIBUTED])
+
+
+def _beyond_cpu_ns(account: Account, classes: list[str]) -> pd.Series[float]:
+    """Return what classes of the ledger take beyond the CPU time of the passes, per rank and step."""
     cpu = _cpu_ns(account)
     if cpu.empty:
         return cpu
-    own = account.ledger.by_step.groupby("rank")[[*_PASSES, UNATTRIBUTED]].mean().sum(axis=1)
+    own = account.ledger.by_step.groupby("rank")[classes].mean().sum(axis=1)
     return (own - cpu).dropna().clip(lower=0.0)
 
 

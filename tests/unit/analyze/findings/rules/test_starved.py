@@ -85,7 +85,7 @@ def crowded_job(late_ns, off_ns, load=24.0, cpu_late_ns=0):
 
 
 def on_one_host(job, wall_of, cpu_of, load, stall=None):
-    """Return findings of a job whose ranks share the four processors of a host.
+    """Return findings of a job whose ranks share the four processors of a host, without its optimizer.
 
     Args:
         job: The job.
@@ -95,7 +95,7 @@ def on_one_host(job, wall_of, cpu_of, load, stall=None):
         stall: Share of time in which some task waited for a processor.
     """
     base = capture(job, wall_of)
-    spans = base.tables["span"].to_pylist()
+    spans = [row for row in base.tables["span"].to_pylist() if row["kind"] != "optimizer"]
     for row in spans:
         row["cpu_ns"] = cpu_of(row["rank"])
     tables = {"span": TABLES["span"].conform(pa.Table.from_pylist(spans))}
@@ -194,3 +194,14 @@ def test_a_stage_that_waits_for_processors_is_not_surely_heavy(cpu_ms, load, is_
     assert found.where["stage"] == 1
     assert (found.confidence < 0.5) == is_excused
     assert (found.remedy.code == "crowded.remedy") == is_excused
+
+
+def test_a_loop_that_sleeps_between_passes_had_no_work():
+    """Fails when ranks that wait for data are said to have had work and no processor."""
+    layout = ParallelLayout(dp=4)
+    job = Job(layout=layout, microbatches=2, steps=12, optimizer_ns=200 * MS)
+    findings = on_one_host(job, lambda *_: 20 * MS, lambda rank: 20 * MS, 24.0)
+    (found,) = (own for own in findings if own.cause == "contention")
+    (lost,) = of_code(found.evidence, "crowded.lost")
+    assert lost["share"] < 0.01
+    assert found.severity == "warning"
