@@ -20,6 +20,8 @@ def probe_cost(trace: Trace) -> dict[str, float | int | None]:
         ``probe_cost_most_rank``; all None where no rank measured itself.
     """
     rows = trace.frame("recording").dropna(subset=["cost_ns"])
+    # Before its first step has ended, a rank has measured next to nothing of itself.
+    rows = rows[(rows["steps"].isna() | (rows["steps"] > 0)).to_numpy(bool)]
     by_rank = rows.astype({"cost_ns": np.float64}).groupby("rank")[["cost_ns", "dur_ns"]].sum()
     by_rank = by_rank[by_rank["dur_ns"] > 0]
     if by_rank.empty:

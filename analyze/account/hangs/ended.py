@@ -8,7 +8,7 @@ first is told from those that were ended because of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from signal import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
+from signal import SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
 import pandas as pd
 
@@ -119,7 +119,8 @@ def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
 def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     """Return who ended first and made the job break off; None where that is not known.
 
-    Where all were silent for long and were then killed together, the order of ends tells nothing.
+    Where all were silent for long and were then killed together, the order of ends tells nothing. Nor
+    does it where all were interrupted: who computes notices that before those who wait.
     A rank for which others had waited longer than ``patience_ns`` when it ended was hung
     before it died. Whom a signal ended in the middle of its work did not give up. Others may have:
     where somebody had not arrived by then, only those who had not can be the first cause.
@@ -130,7 +131,7 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     """
     times = ends_of_ranks(trace)
     ended = times["ended_ns"].dropna().astype("int64")
-    if len(times) < 2 or ended.empty:
+    if len(times) < 2 or ended.empty or _all_interrupted(times):
         return None
     if patience_ns is not None and stood_still(trace, patience_ns) is not None:
         return None
@@ -154,6 +155,13 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
             sorted(set(times.loc[list(ranks), "wait_status"].dropna().astype(int)))
         ),
     )
+
+
+def _all_interrupted(times: pd.DataFrame) -> bool:
+    """Return whether every rank is known to have ended by Ctrl-C."""
+    by_exception = times["ended_by"] == KeyboardInterrupt.__name__
+    by_status = times["wait_status"].isin([SIGINT, (128 + SIGINT) << 8])
+    return bool((by_exception.fillna(False) | by_status.fillna(False)).all())
 
 
 def _fell_silent(times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:

@@ -32,6 +32,13 @@ def test_the_cost_is_a_share_of_the_measured_time():
     assert set(probe_cost(trace_of()).values()) == {None}
 
 
+def test_what_was_measured_before_a_first_step_ended_is_no_cost():
+    """Fails when a job that hangs in its first step reads as one whose probe costs 0.00001 %."""
+    assert set(probe_cost(trace_of(recording=[stretch(0, 0, 2, steps=0)])).values()) == {None}
+    rows = [stretch(0, 0, 2, steps=0), stretch(1, 0, 50)]
+    assert probe_cost(trace_of(recording=rows))["probe_cost_frac"] == pytest.approx(0.05)
+
+
 def test_a_lowered_level_is_a_limit():
     """Fails when a capture that became poorer by itself does not say so."""
     lowered = stretch(3, 250, 5, level="stages", reason="over budget: 2 % of the time")

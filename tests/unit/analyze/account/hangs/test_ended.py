@@ -1,6 +1,6 @@
 """Who died first is told from who gave up, and from who was ended with the others."""
 
-from signal import SIGKILL, SIGSEGV, SIGTERM
+from signal import SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
 from tests.tables import trace_of
@@ -200,6 +200,25 @@ def test_a_rank_that_ended_otherwise_than_the_launcher_ends_ranks_crashed(status
 def test_ranks_that_were_killed_together_did_not_crash(ended, statuses):
     """The rank that happened to be killed first would be blamed for the end of the job."""
     assert findings(broken_off(ended, statuses=statuses)) == [("hang", [1], "info")]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "kind"),
+    [
+        ({0: SIGINT, 1: SIGINT}, "hang"),
+        ({0: 130 << 8, 1: SIGINT}, "hang"),
+        ({0: SIGTERM, 1: SIGINT}, "crash"),
+        ({0: None, 1: SIGINT}, "crash"),
+    ],
+    ids=["both", "one by its status", "only the one that was late", "one unknown"],
+)
+def test_ctrl_c_in_a_first_step_that_hangs_is_no_crash_of_who_is_late(statuses, kind):
+    """Fails when a hang that somebody interrupts is told as the death of the first process to notice."""
+    trace = broken_off({0: 24, 1: 22}, alive={0: 21, 1: 21}, statuses=statuses)
+    (found, *_) = hang_findings(trace)
+    assert (found.kind, found.where["ranks"]) == (kind, [1])
+    if kind == "hang":
+        assert found.severity == "warning"
 
 
 def unwatched(ends):
