@@ -159,9 +159,9 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
 
 def _all_interrupted(times: pd.DataFrame) -> bool:
     """Return whether every rank is known to have ended by Ctrl-C."""
-    by_exception = times["ended_by"] == KeyboardInterrupt.__name__
+    by_exception = times["ended_by"].isin([KeyboardInterrupt.__name__])
     by_status = times["wait_status"].isin([SIGINT, (128 + SIGINT) << 8])
-    return bool((by_exception.fillna(False) | by_status.fillna(False)).all())
+    return bool((by_exception | by_status).all())
 
 
 def _fell_silent(times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
