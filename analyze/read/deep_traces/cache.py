@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import RunDirectoryError
-from meshscope.probe.schema.manifest import read_json, write_json
+from meshscope.probe.schema.manifest import DIRECTORY_MODE, read_json, write_json
 from meshscope.probe.schema.tables import NAME, TABLES
 
 from ...tables.parquet_file import to_read, to_write
 from ...tables.stored_tables import STORED
-from ...tables.table_folder import FOLDER, drafted
+from ...tables.table_folder import FOLDER, close_to_others, drafted
 from ..kineto.columns import StepWindows
 from ..kineto.rank import Place
 from ..source_files import TABLES_VERSION
@@ -130,6 +130,8 @@ def _keep(found: ReadTrace, folder: Path, entry: Path, windows: StepWindows) -> 
         "last_ns": last_ns,
         "steps": _steps_between(windows, first_ns, last_ns),
     }
+    for place in (folder.parent, folder):
+        place.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     with drafted(folder) as draft:
         files = Place(draft, _STEM).files()
         for name in STORED:
@@ -137,5 +139,6 @@ def _keep(found: ReadTrace, folder: Path, entry: Path, windows: StepWindows) -> 
         with to_write(draft / f"{NAME.name}.parquet") as sink:
             pq.write_table(found.names, sink)
         write_json(draft / _FACTS, facts)
+        close_to_others(draft)
         shutil.rmtree(entry, ignore_errors=True)
         draft.rename(entry)

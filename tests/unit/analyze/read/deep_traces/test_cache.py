@@ -120,3 +120,11 @@ def test_nothing_is_written_unasked_or_into_a_closed_run(live, reads):
     assert len(reads) == 6, "a closed run has tables of its own"
     assert keep(closed)
     assert not (live / "tables" / "deep").exists()
+
+
+def test_kept_traces_are_for_their_user_alone(live):
+    """Fails when a look at a live run opens what its modes keep from other users."""
+    look(live)
+    kept = live / "tables"
+    modes = {path.stat().st_mode & 0o777 for path in (kept, *kept.rglob("*"))}
+    assert modes == {0o700, 0o600}
