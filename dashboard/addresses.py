@@ -42,6 +42,12 @@ def perfetto_address(run_id: str, state: ViewState) -> str:
     return public(f"/api/v1/runs/{run_id}/timeline/perfetto.json{state.query()}")
 
 
+def instant_address(run_id: str, state: ViewState) -> str:
+    """Return where is told what a row of a view shows at an instant; ``row`` and ``at`` are to be added."""
+    query = state.query()
+    return public(f"/api/v1/runs/{run_id}/timeline/at.json{query}{'&' if query else '?'}")
+
+
 def tile_address(run_id: str, state: ViewState, version: int) -> str:
     """Return the address of the picture of a view; the version changes with the run's files."""
     query = state.query()

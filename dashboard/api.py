@@ -13,6 +13,7 @@ from meshscope.analyze.output.timeline.raster import MAX_WIDTH, rasterize, separ
 from meshscope.probe.schema.errors import MeshscopeError
 
 from . import summary_api, views
+from .instant import instant, sentences
 from .live import live
 from .loaded_run import LoadedRun
 from .perfetto import window_trace
@@ -130,6 +131,15 @@ def _register_windows(api: Blueprint, store: RunStore) -> None:
         name = f"{run_id}-step-{step.step}.json"
         answer.headers["Content-Disposition"] = f'attachment; filename="{name}"'
         return answer
+
+    @api.get("/runs/<run_id>/timeline/at.json")
+    def at_instant(run_id: str) -> Response:
+        row, at_ns = (request.args.get(name, type=int) for name in ("row", "at"))
+        if row is None or at_ns is None:
+            return _error(400, "row and at: a row from 0, and ns from the start of the step")
+        is_whole = request.args.get("operation", default=1, type=int) != 0
+        told = instant(store.get(run_id), _state(), row, at_ns, transfer=is_whole)
+        return _json(told | {"sentences": sentences(told)})
 
     @api.get("/runs/<run_id>/tile.png")
     def tile(run_id: str) -> Response:

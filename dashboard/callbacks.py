@@ -16,7 +16,6 @@ from dash import (
     Output,
     Patch,
     State,
-    ctx,
     dcc,
     no_update,
 )
@@ -24,10 +23,10 @@ from dash.development.base_component import Component
 
 from meshscope.probe.schema.errors import MeshscopeError
 
-from . import live_callbacks, whatif_callbacks
+from . import live_callbacks, timeline_callbacks, whatif_callbacks
 from .addresses import inner
 from .api import LIST_MAX_NEW
-from .controls import chosen_view, marked_view, stepped_view, zoomed_view
+from .controls import marked_view
 from .loaded_run import LoadedRun
 from .pages import (
     communication,
@@ -50,7 +49,6 @@ from .pages import live as live_page
 from .shown_run import run_at, view_links
 from .state import METRICS, ViewState, parse_path, parse_query
 from .store import RunStore
-from .views import shown_step
 
 _PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
     "overview": lambda _, run, state: overview.layout(run, state),
@@ -107,8 +105,7 @@ def exists(store: RunStore, path: str) -> bool:
 def register(app: Dash, store: RunStore) -> None:
     """Add the callbacks of all pages."""
     _register_navigation(app, store)
-    _register_timeline(app, store)
-    _register_timeline_view(app)
+    timeline_callbacks.register(app, store)
     _register_mesh(app, store)
     _register_compare(app, store)
     _register_memory(app, store)
@@ -166,106 +163,6 @@ def _register_navigation(app: Dash, store: RunStore) -> None:
         options = Patch()
         options["quickFilterText"] = words or ""
         return options
-
-
-def _register_timeline(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("timeline-content", "children"),
-        Output("timeline-step", "value"),
-        Output("timeline-rank", "value"),
-        Output("timeline-path", "checked"),
-        Output("timeline-path", "disabled"),
-        Output("timeline-path-why", "label"),
-        Output("timeline-path-why", "disabled"),
-        Output("timeline-drawn", "data"),
-        Output("json-link", "href", allow_duplicate=True),
-        Output("run-tabs", "children", allow_duplicate=True),
-        Input("timeline-url", "search"),
-        State("timeline-url", "pathname"),
-        State("timeline-drawn", "data"),
-        prevent_initial_call=True,
-    )
-    def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
-        run, state = run_at(store, path, "timeline-content"), parse_query(query)
-        if run is None or state.is_asked_by(drawn):
-            return (no_update,) * 10
-        step = shown_step(run, state)
-        reason = run.path_unknown_because(step)
-        content = timeline.content(run, state)
-        controls = (str(step), timeline.rank_text(state), state.path, bool(reason), reason)
-        return content, *controls, not reason, state.query(), *view_links(run, "timeline", state)
-
-    @app.callback(
-        Output("timeline-url", "search"),
-        inputs={
-            "step": Input("timeline-step", "value"),
-            "_buttons": [
-                Input(f"timeline-{name}", "n_clicks") for name in ("previous", "next", "fit")
-            ],
-            "query": State("timeline-url", "search"),
-            "drawn": State("timeline-drawn", "data"),
-            "path": State("timeline-url", "pathname"),
-        },
-        prevent_initial_call=True,
-    )
-    def choose(
-        step: str | None,
-        _buttons: list[object],
-        query: str | None,
-        drawn: str | None,
-        path: str | None,
-    ) -> Any:
-        run = run_at(store, path, "timeline-content")
-        if run is None:
-            return no_update
-        control, state = str(ctx.triggered_id), parse_query(query)
-        if control == "timeline-step":
-            chosen = stepped_view(run, state, parse_query(drawn), step)
-        else:
-            chosen = chosen_view(run, state, control)
-        return no_update if chosen is None else chosen.query()
-
-
-def _register_timeline_view(app: Dash) -> None:
-    """Add what changes how a step is shown: its window, its rows, and its critical path."""
-
-    @app.callback(
-        Output("timeline-url", "search", allow_duplicate=True),
-        Input("timeline-graph", "relayoutData"),
-        State("timeline-url", "search"),
-        prevent_initial_call=True,
-    )
-    def zoom(relayout: dict[str, Any] | None, query: str | None) -> Any:
-        changed = zoomed_view(parse_query(query), relayout)
-        return no_update if changed is None else changed.query()
-
-    @app.callback(
-        Output("timeline-url", "search", allow_duplicate=True),
-        Input("timeline-path", "checked"),
-        State("timeline-url", "search"),
-        State("timeline-drawn", "data"),
-        prevent_initial_call=True,
-    )
-    def switch_path(checked: object, query: str | None, drawn: str | None) -> Any:
-        shown = bool(checked)
-        if shown == parse_query(drawn).path:
-            return no_update
-        return parse_query(query).with_path(shown=shown).query()
-
-    @app.callback(
-        Output("timeline-url", "search", allow_duplicate=True),
-        Input("timeline-rank", "value"),
-        State("timeline-url", "search"),
-        State("timeline-drawn", "data"),
-        prevent_initial_call=True,
-    )
-    def choose_rank(text: str | None, query: str | None, drawn: str | None) -> Any:
-        if text == timeline.rank_text(parse_query(drawn)):
-            return no_update
-        rank = timeline.rank_in(text or "")
-        return (
-            parse_query(query).around(rank).query() if rank is not None or not text else no_update
-        )
 
 
 def _register_drawing(

@@ -17,6 +17,7 @@ from meshscope.analyze.findings.diagnosis import account_or_end, diagnosis_of
 from meshscope.analyze.findings.location import ranks_named
 from meshscope.analyze.output.json import collectives_to_json, kernels_to_json, memory_to_json
 from meshscope.analyze.output.json.balance import balance_to_json
+from meshscope.analyze.output.timeline.at_instant import StepTransfers, step_transfers
 from meshscope.analyze.output.timeline.slices import (
     StepSlices,
     bare_steps,
@@ -89,6 +90,9 @@ class LoadedRun:
     _rows: dict[int, tuple[StepSlices, StepSlices]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    _transfers: dict[int, StepTransfers | None] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _paths: dict[int, StepPath] = field(default_factory=dict, repr=False, compare=False)
     _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -113,6 +117,13 @@ class LoadedRun:
             found = drawn, rows
             _keep_few(self._rows, step, found)
         return found[1]
+
+    def transfers(self, step: int) -> StepTransfers | None:
+        """Return the operations of a step, matched across ranks; the last few are kept. None if not analysed."""
+        with self._finding:
+            if step not in self._transfers:
+                _keep_few(self._transfers, step, step_transfers(self.trace, step))
+            return self._transfers[step]
 
     def _slowness(self, step: int) -> dict[int, float]:
         """Return the time outside communication of each rank over that of its peers."""

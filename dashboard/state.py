@@ -1,4 +1,4 @@
-"""What a page shows, as the query of its URL: step, rank, time window, critical path, metric, other run, changes.
+"""What a page shows, as the query of its URL: step, ranks, time window, critical path, metric, other run, changes.
 
 The URL is the only state. It comes from outside, so every field is checked, and
 a field that makes no sense is left out and named, never passed on.
@@ -20,11 +20,11 @@ _SHOWN = "1"
 _MAX_DIGITS = 19
 _MAX_FIELDS = 40
 _NUMBERS = ("step", "rank", "t0", "t1")
-_SEVERAL = ("fix", "set")
+_SEVERAL = ("fix", "set", "pin")
 _KNOWN = (*_NUMBERS, "metric", "path", "before", *_SEVERAL)
 _NAME_SHOWN = 32
 MAX_CHANGES = 16
-"""Changes of a kind that an address can name."""
+"""Changes of a kind, and pinned ranks, that an address can name."""
 _MAX_CHANGE_LENGTH = 512
 """Layers of many stages are the longest change."""
 
@@ -49,6 +49,8 @@ class ViewState:
     """What is repaired in the replay, as ``meshscope whatif --fix`` takes it."""
     settings: tuple[str, ...] = ()
     """What is set in the replay, as ``meshscope whatif --set`` takes it."""
+    pins: tuple[int, ...] = ()
+    """Ranks that the timeline shows in its first rows, whichever it shows else."""
     rejected: tuple[str, ...] = ()
     """Fields of the query that were not understood."""
 
@@ -76,6 +78,7 @@ class ViewState:
             pairs.append(("before", self.before))
         pairs += [("fix", text) for text in self.fixes]
         pairs += [("set", text) for text in self.settings]
+        pairs += [("pin", str(rank)) for rank in self.pins]
         return f"?{urlencode(pairs)}" if pairs else ""
 
     def is_asked_by(self, query: str | None) -> bool:
@@ -112,14 +115,21 @@ class ViewState:
         return replace(self, before=run_id, rejected=())
 
 
-def view_at(step: int, window_ns: tuple[int, int]) -> ViewState:
-    """Return the view of exactly this window; a negative step stands for the whole capture."""
-    return ViewState(step=step if step >= 0 else None, t0=window_ns[0], t1=window_ns[1])
+def view_at(step: int, window_ns: tuple[int, int], rows: ViewState) -> ViewState:
+    """Return the view of exactly this window in the rows of a view; a negative step is the whole capture."""
+    own = ViewState(step=step if step >= 0 else None, t0=window_ns[0], t1=window_ns[1])
+    return replace(own, rank=rows.rank, pins=rows.pins)
 
 
 def with_changes(state: ViewState, fixes: Sequence[str], settings: Sequence[str]) -> ViewState:
     """Return the same view with other changes to replay; without any for none."""
     return replace(state, fixes=tuple(fixes), settings=tuple(settings), rejected=())
+
+
+def with_pin(state: ViewState, rank: int, *, pinned: bool) -> ViewState:
+    """Return the same view with a rank in the first rows, or not any more."""
+    others = tuple(other for other in state.pins if other != rank)
+    return replace(state, pins=(*others, rank) if pinned else others, rejected=())
 
 
 def parse_query(query: str | None) -> ViewState:
@@ -128,7 +138,7 @@ def parse_query(query: str | None) -> ViewState:
     metric, path, before = METRICS[0], False, None
     fields, several, rejected = _fields(query or "")
     for name, value in fields.items():
-        if name in _NUMBERS and value.isdecimal() and len(value) < _MAX_DIGITS:
+        if name in _NUMBERS and _is_number(value):
             numbers[name] = int(value)
         elif name == "metric" and value in METRICS:
             metric = value
@@ -148,6 +158,7 @@ def parse_query(query: str | None) -> ViewState:
         before=before,
         fixes=tuple(several["fix"]),
         settings=tuple(several["set"]),
+        pins=tuple(map(int, several["pin"])),
         rejected=tuple(rejected),
     )
 
@@ -164,7 +175,8 @@ def _fields(query: str) -> tuple[dict[str, str], dict[str, list[str]], list[str]
     for name, value in pairs:
         if name in several:
             own = several[name]
-            if value in own or len(own) >= MAX_CHANGES or not _is_change(value):
+            fits = _is_number(value) if name == "pin" else _is_change(value)
+            if value in own or len(own) >= MAX_CHANGES or not fits:
                 rejected.append(f"{name}={value[:_NAME_SHOWN]}")
             else:
                 own.append(value)
@@ -173,6 +185,10 @@ def _fields(query: str) -> tuple[dict[str, str], dict[str, list[str]], list[str]
             rejected.append(f"a second {name[:_NAME_SHOWN]}")
         fields.setdefault(name, value)
     return fields, several, rejected
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < _MAX_DIGITS
 
 
 def _is_change(text: str) -> bool:

@@ -16,7 +16,7 @@ from meshscope.analyze.findings.comparison import compare
 from meshscope.analyze.output.json import comparison_to_json
 from meshscope.analyze.output.json.standstill import standstill_to_json
 from meshscope.analyze.output.timeline.categories import LABELS, Category
-from meshscope.analyze.output.timeline.slices import StepSlices, around, in_window
+from meshscope.analyze.output.timeline.slices import StepSlices, around, in_window, with_pinned
 from meshscope.analyze.wording.command_line import command_line
 from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
@@ -133,6 +133,7 @@ def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, i
         step = around(run.step(number), state.rank, run.trace.layout)
     else:
         step = run.rows(number)
+    step = with_pinned(step, run.step(number), state.pins)
     return step, state.window(step.length_ns)
 
 
@@ -166,7 +167,8 @@ def left_out(run: LoadedRun, state: ViewState) -> tuple[str, ...]:
     absent = ["step"] if state.step is not None and state.step not in run.steps else []
     unknown = ["rank"] if state.rank is not None and state.rank not in run.trace.ranks else []
     outside = ["t0, t1"] if state.is_outside(step.length_ns) else []
-    return (*state.rejected, *absent, *unknown, *outside)
+    pins = [f"pin={rank}" for rank in state.pins if rank not in run.trace.ranks]
+    return (*state.rejected, *absent, *unknown, *outside, *pins)
 
 
 def critical_path(run: LoadedRun, state: ViewState) -> StepPath | None:

@@ -20,6 +20,8 @@ from .critical_path import path_traces
 MAX_BARS = 2500
 """Visible slices above which SVG bars become too slow to zoom."""
 
+_LEAST_FOR_TEXT = 0.012
+"""Share of the window from which a bar has room for the number of its microbatch."""
 _ROW_PX = 30
 _BORDER_PX = 110
 _MIN_PX, _MAX_PX = 240, 760
@@ -37,7 +39,7 @@ def uses_tile(step: StepSlices, window_ns: tuple[int, int]) -> bool:
 def timeline(
     step: StepSlices,
     window_ns: tuple[int, int],
-    tile_url: str,
+    addresses: tuple[str, str],
     path: Outlines | None = None,
 ) -> go.Figure:
     """Return the timeline of a window of one step.
@@ -45,18 +47,18 @@ def timeline(
     Args:
         step: What to draw.
         window_ns: Shown part, from the start of the step.
-        tile_url: Where the picture of this window is served; used where the
-            window holds more than ``MAX_BARS`` slices.
+        addresses: Where the picture of this window is served, used where it holds more than
+            ``MAX_BARS`` slices, and where is told what a row shows at an instant.
         path: What to outline of the critical path, None for nothing.
     """
     figure = go.Figure()
     is_picture = uses_tile(step, window_ns)
     if is_picture:
-        _add_tile(figure, step, window_ns, tile_url)
+        _add_tile(figure, step, window_ns, addresses[0])
     else:
         seen = step.slices[is_in_window(step.slices, window_ns)]
         for category, part in seen.groupby("category", sort=True):
-            figure.add_trace(_bars(part, Category(int(category))))  # type: ignore[arg-type]
+            figure.add_trace(_bars(part, Category(int(category)), window_ns))  # type: ignore[arg-type]
     if path is not None:
         figure.add_traces(path_traces(path))
     rows = len(step.ranks)
@@ -84,8 +86,12 @@ def timeline(
         bargap=0,
         dragmode="zoom",
         hovermode="closest",
-        # Keys that zoom and move stay inside the step.
-        meta={"length_ms": step.length_ns / _NS_PER_MS},
+        # Keys that zoom and move stay inside the step; what the pointer is at is asked of the server.
+        meta={
+            "length_ms": step.length_ns / _NS_PER_MS,
+            "instant_url": addresses[1],
+            "is_picture": is_picture,
+        },
     )
     return with_table(figure, COLUMNS, sum_rows(step, window_ns))
 
@@ -109,8 +115,10 @@ def shown_categories(step: StepSlices, window_ns: tuple[int, int]) -> tuple[Cate
     return tuple(Category(value) for value in np.flatnonzero(np.bincount(category)).tolist())
 
 
-def _bars(part: pd.DataFrame, category: Category) -> go.Bar:
+def _bars(part: pd.DataFrame, category: Category, window_ns: tuple[int, int]) -> go.Bar:
     length = part["end_ns"] - part["start_ns"]
+    has_room = length >= _LEAST_FOR_TEXT * (window_ns[1] - window_ns[0])
+    number = part["microbatch"].where(has_room & (part["microbatch"] >= 0), -1)
     return go.Bar(
         orientation="h",
         name=LABELS[category],
@@ -126,7 +134,11 @@ def _bars(part: pd.DataFrame, category: Category) -> go.Bar:
             )
         ],
         hoverinfo="text",
-        textposition="none",
+        text=["" if microbatch < 0 else str(microbatch) for microbatch in number],
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont={"size": 11},
     )
 
 

@@ -336,7 +336,7 @@ def _timelines(run: LoadedRun, state: ViewState) -> list[Component]:
         (then, "repaired", "With these changes"),
     ):
         address = _picture(step, window) if uses_tile(step, window) else ""
-        figure = timeline(step, window, address)
+        figure = timeline(step, window, (address, ""))
         caption = f"{words}: {ranks}, {units.duration(step.length_ns)} from the first begin to the last end."
         drawn.append(chart(figure, caption, f"whatif-{name}-graph"))
     return [

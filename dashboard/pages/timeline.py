@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
@@ -13,12 +15,13 @@ from meshscope.analyze.output.timeline.slices import StepSlices, is_in_window
 from meshscope.analyze.wording.words import counted
 
 from .. import units
-from ..addresses import perfetto_address, tile_address
+from ..addresses import instant_address, page_address, perfetto_address, tile_address
 from ..figures.timeline import shown_categories, timeline, uses_tile
+from ..instant import instant, sentences
 from ..loaded_run import LoadedRun
 from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
-from ..state import ViewState, parse_query, view_at
+from ..state import ViewState, parse_query, view_at, with_pin
 from ..views import critical_path, shown_step
 from ..views import timeline as timeline_view
 from .shell import card, chart, empty, notice, rejected_notice, run_page
@@ -41,6 +44,9 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             dcc.Store(id="timeline-drawn", data=state.query()),
             _controls(run, state),
             html.Div(content(run, state), id="timeline-content"),
+            # The row and the time that were clicked.
+            dcc.Store(id="timeline-at"),
+            html.Div(id="timeline-instant", role="status"),
         ],
         state,
     )
@@ -54,14 +60,14 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
         why = "The capture holds no spans, kernels or timed communication for it."
         return [*notices, empty("Nothing was recorded in this step", why)]
     path = critical_path(run, state)
-    address = tile_address(run.run_id, view_at(step.step, window).around(state.rank), run.version)
+    shown = view_at(step.step, window, state)
+    addresses = (tile_address(run.run_id, shown, run.version), instant_address(run.run_id, shown))
     outlined = None if path is None else outlines(path, window)
-    figure = timeline(step, window, address, outlined)
+    figure = timeline(step, window, addresses, outlined)
     title = "Whole capture" if step.step == WHOLE_CAPTURE else f"Step {step.step}"
     is_part = state.rank is not None and state.rank in run.trace.ranks
     if is_part and len(step.ranks) < len(run.trace.ranks):
         title += f", rank {state.rank} and those in a group with it"
-    shown = view_at(step.step, window).around(state.rank)
     trace = html.A(
         "Trace of this window for Perfetto",
         href=perfetto_address(run.run_id, shown),
@@ -77,6 +83,45 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
         drawn.append(_path_caption(path, outlined))
     drawn.append(html.Div(trace, className="ms-links"))
     return [*notices, card(title, drawn)]
+
+
+def instant_panel(run: LoadedRun, state: ViewState, row: int, at_ns: int) -> list[Component]:
+    """Return what a row shows at an instant, with links to its rank and to the one it waited for."""
+    told = instant(run, state, row, at_ns)
+    rank, operation = told["rank"], told["operation"]
+    if rank is None:
+        return []
+    step = "" if told["step"] is None else f", step {told['step']}"
+    return [
+        card(
+            f"{told['place']}{step}",
+            [
+                html.Ul([html.Li(sentence) for sentence in sentences(told)], className="ms-list"),
+                html.Div(_links_of(run, state, rank, operation), className="ms-links"),
+            ],
+        )
+    ]
+
+
+def _links_of(
+    run: LoadedRun, state: ViewState, rank: int, operation: dict[str, Any] | None
+) -> list[Component]:
+    """Return the views that lead on from a rank: its groups, its peer, its row on top."""
+    is_pinned = rank in state.pins
+    views = {
+        f"Show rank {rank} and its groups": state.around(rank),
+        f"Unpin rank {rank}" if is_pinned else f"Pin rank {rank} to the top": with_pin(
+            state, rank, pinned=not is_pinned
+        ),
+    }
+    peer = None if operation is None else operation["waited_for"]
+    if peer is not None:
+        views[f"Pin rank {peer}, which came last"] = with_pin(state, peer, pinned=True)
+        views[f"Show rank {peer} and its groups"] = state.around(peer)
+    return [
+        dcc.Link(text, href=page_address(run.run_id, "timeline", view), className="ms-link")
+        for text, view in views.items()
+    ]
 
 
 def neighbour(run: LoadedRun, state: ViewState, offset: int) -> int:
@@ -190,9 +235,9 @@ def _path_caption(path: StepPath, outlined: Outlines) -> Component:
 def _caption(run: LoadedRun, step: StepSlices, window: tuple[int, int], *, is_part: bool) -> str:
     seen = int(is_in_window(step.slices, window).sum())
     way = (
-        "drawn as a picture; zoom in until single slices appear"
+        "drawn as a picture; point at it for names, zoom in until single slices appear"
         if uses_tile(step, window)
-        else "drag across the figure to zoom, point at a bar for its name"
+        else "drag across the figure to zoom, click for details"
     )
     text = (
         f"{counted(len(step.ranks), 'rank')}, {units.duration(window[1] - window[0])} of "

@@ -531,3 +531,85 @@ def test_keys_move_the_timeline(page):
     page.keyboard.type("w")
     expect(page.locator("#timeline-rank")).to_have_value("w")
     expect(page).to_have_url(re.compile(r"\?step=2$"))
+
+
+def _plot(page) -> dict[str, float]:
+    """Return where the plot of the timeline lies on the page, once it can be asked."""
+    page.wait_for_function(
+        "() => document.querySelector('#timeline-graph .js-plotly-plot')?._fullLayout?.xaxis?.p2d"
+    )
+    return page.locator("#timeline-graph .nsewdrag").first.bounding_box()
+
+
+def test_a_click_tells_what_it_is_and_leads_on(page):
+    """Fails when a click on a rank tells of another, or its row cannot be kept in sight."""
+    _open_timeline(page, "?step=2")
+    _wait_until_listening(page, "timeline-graph")
+    plot = _plot(page)
+    page.mouse.click(plot["x"] + plot["width"] / 2, plot["y"] + plot["height"] * 5 / 8)
+    panel = page.locator("#timeline-instant")
+    expect(panel).to_contain_text("rank 2")
+    expect(panel).to_contain_text("of the step.")
+    panel.get_by_role("link", name="Pin rank 2 to the top").click()
+    expect(page).to_have_url(re.compile(r"\?step=2&pin=2$"))
+    expect(page.locator("#timeline-graph .ytick text").first).to_contain_text("rank 2")
+    told = page.request.get(f"/api/v1/runs/{TRAINED}/timeline/at.json?step=2&pin=2&row=0&at=1")
+    assert told.json()["rank"] == 2
+    page.mouse.click(plot["x"] + plot["width"] / 2, plot["y"] + plot["height"] / 8)
+    panel.get_by_role("link", name="Unpin rank 2").click()
+    expect(page).to_have_url(re.compile(r"\?step=2$"))
+
+
+def test_a_wait_leads_to_the_rank_that_came_last(page):
+    """Fails when a visitor sees that a rank waits, and not for whom."""
+    twin = page.request.get(f"/api/v1/runs/{TRAINED}/timeline.json?step=2").json()
+    waits = [
+        one
+        for one in twin["slices"]
+        if "DP communication" in one["category"] and one["rank"] == SLOW_RANK - 1
+    ]
+    longest = max(waits, key=lambda one: one["end_ns"] - one["start_ns"])
+    row = twin["ranks"].index(SLOW_RANK - 1)
+    at = (longest["start_ns"] + longest["end_ns"]) // 2
+    told = page.request.get(
+        f"/api/v1/runs/{TRAINED}/timeline/at.json?step=2&row={row}&at={at}"
+    ).json()
+    assert told["operation"]["waited_for"] == SLOW_RANK
+    _open_timeline(page, "?step=2")
+    _wait_until_listening(page, "timeline-graph")
+    plot = _plot(page)
+    x = plot["x"] + plot["width"] * at / twin["length_ns"]
+    page.mouse.click(x, plot["y"] + plot["height"] * (row + 0.5) / len(twin["ranks"]))
+    page.locator("#timeline-instant").get_by_role(
+        "link", name=f"Show rank {SLOW_RANK} and its groups"
+    ).click()
+    expect(page).to_have_url(re.compile(rf"rank={SLOW_RANK}$"))
+
+
+def test_a_wheel_zooms_at_the_pointer(page):
+    """Fails when it moves what the pointer is at, or a wheel alone does not scroll the page."""
+    _open_timeline(page, "?step=2")
+    _wait_until_listening(page, "timeline-graph")
+    plot = _plot(page)
+    length = page.request.get(f"/api/v1/runs/{TRAINED}/timeline.json?step=2").json()["length_ns"]
+    page.mouse.move(plot["x"] + plot["width"] / 4, plot["y"] + plot["height"] / 2)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    page.wait_for_url(re.compile(r"t0=\d+&t1=\d+"))
+    t0, t1 = (int(_number(rf"{name}=(\d+)", page.url)) for name in ("t0", "t1"))
+    assert (length / 4 - t0) / (t1 - t0) == pytest.approx(0.25, abs=0.01)
+    assert t1 - t0 == pytest.approx(length / 1.25, rel=0.01)
+
+
+def test_a_picture_names_what_the_pointer_is_at(page, profiled_run):
+    """Fails when a large step is a picture that says nothing."""
+    page.goto(f"/run/{profiled_run}/timeline?step=9")
+    expect(page.locator("#timeline-graph image")).to_have_count(1)
+    plot = _plot(page)
+    page.mouse.move(plot["x"] + plot["width"] * 0.4, plot["y"] + plot["height"] / 8)
+    page.mouse.move(plot["x"] + plot["width"] * 0.5, plot["y"] + plot["height"] / 8)
+    expect(page.locator("#ms-tip")).to_contain_text("rank 0")
+    expect(page.locator("#ms-tip")).to_contain_text("of the step.")
+    page.mouse.move(5, 5)
+    expect(page.locator("#ms-tip")).to_have_count(0)

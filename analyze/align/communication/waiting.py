@@ -64,7 +64,7 @@ def arrivals(events: CommunicationEvents) -> pd.DataFrame:
 def _waits(frame: pd.DataFrame, ranks: list[int]) -> pd.DataFrame:
     """Return the table of ``waits_by_rank`` from rows whose ends and peers are known."""
     wait = stood_waiting(frame)
-    last = _last_arrivals(frame)
+    last = last_arrivals(frame)
     caused = wait.groupby(frame["join"]).sum().reindex(last.index)
     by_rank = wait.groupby(frame["rank"]).agg(["sum", "size"])
     early = frame.groupby("join")["start_ns"].transform("max") - frame["start_ns"]
@@ -106,7 +106,7 @@ def stood_waiting(frame: pd.DataFrame) -> pd.Series:
     return (frame["split_ns"] - begin).clip(lower=0).fillna(0.0)
 
 
-def _last_arrivals(frame: pd.DataFrame) -> pd.Series:
+def last_arrivals(frame: pd.DataFrame) -> pd.Series:
     """Return who arrived last at each operation, without those where two came together."""
     latest = frame.groupby("join")["start_ns"].transform("max")
     last = frame[frame["start_ns"] == latest]

@@ -31,7 +31,7 @@ _KERNELS = {
     KernelCategory.MEMSET.value: (Category.HOST, _MEMCPY),
 }
 _MOVING = {axis.value: (OF_AXIS.get(axis.value, Category.COMM_OTHER), _MEMCPY) for axis in Axis}
-_CLAIM = ["rank", "category", "priority", "start_ns", "end_ns", "text"]
+_CLAIM = ["rank", "category", "priority", "start_ns", "end_ns", "text", "microbatch"]
 
 
 def claims_of(trace: Trace, step: int, stood: tuple[OpenWait, ...]) -> tuple[pd.DataFrame, int]:
@@ -53,7 +53,11 @@ def claims_of(trace: Trace, step: int, stood: tuple[OpenWait, ...]) -> tuple[pd.
         parts[0].loc[parts[0]["priority"] >= _RECOMPUTE, "priority"] = _DEVICE_COMPUTE
     filled = [part for part in parts if len(part)]
     claims = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=_CLAIM)
-    return claims.astype({"start_ns": np.int64, "end_ns": np.int64}), undrawn
+    # Only spans have a microbatch; there may be none of them.
+    claims = claims.reindex(columns=_CLAIM).fillna({"microbatch": -1})
+    return claims.astype(
+        {"start_ns": np.int64, "end_ns": np.int64, "microbatch": np.int32}
+    ), undrawn
 
 
 def _has_kernels(trace: Trace, step: int) -> bool:
@@ -79,6 +83,7 @@ def _span_claims(spans: pd.DataFrame, *, has_kernels: bool) -> pd.DataFrame:
             "start_ns": spans["start_ns"],
             "end_ns": spans["start_ns"] + spans["dur_ns"],
             "text": _once_each(spans, ["kind", "stage", "microbatch"], _span_text),
+            "microbatch": spans["microbatch"],
         }
     )
 
@@ -196,7 +201,7 @@ def _open_claims(trace: Trace, stood: tuple[OpenWait, ...]) -> pd.DataFrame:
         )
         for wait in stood
     ]
-    return pd.DataFrame(rows, columns=_CLAIM)
+    return pd.DataFrame(rows, columns=_CLAIM[:-1])
 
 
 def _operation(rows: pd.DataFrame, table: str) -> pd.Series[Any]:

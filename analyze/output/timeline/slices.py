@@ -46,7 +46,7 @@ class StepSlices:
     length_ns: int
     """From the earliest start of the step on any rank to its latest end."""
     slices: pd.DataFrame
-    """row, rank, category, start_ns, end_ns (after the earliest start), text."""
+    """row, rank, category, start_ns, end_ns (after the earliest start), text, microbatch (-1 for none)."""
     undrawn: int
     """Communications whose waiting or end was not captured; they cannot be drawn."""
     longest_ns: int = 0
@@ -138,6 +138,27 @@ def of_ranks(step: StepSlices, ranks: Collection[int], marked: Collection[int]) 
     )
 
 
+def with_pinned(step: StepSlices, every: StepSlices, ranks: Collection[int]) -> StepSlices:
+    """Return a step with some ranks in the first rows, whether it shows them or not.
+
+    Args:
+        step: The rows that are shown.
+        every: The same step with all its rows.
+        ranks: The ranks; those that the run lacks are left out.
+    """
+    first = of_ranks(every, ranks, ranks)
+    if not first.ranks:
+        return step
+    rest = of_ranks(step, set(step.ranks).difference(first.ranks), ())
+    below = rest.slices.assign(row=rest.slices["row"] + len(first.ranks))
+    return replace(
+        step,
+        ranks=(*first.ranks, *rest.ranks),
+        labels=(*first.labels, *rest.labels),
+        slices=pd.concat([first.slices, below], ignore_index=True),
+    )
+
+
 def worst_rows(
     step: StepSlices, most: int, badness: Mapping[int, float], named: Collection[int]
 ) -> StepSlices:
@@ -200,6 +221,7 @@ def _visible(
             "start_ns": start,
             "end_ns": stop,
             "text": claims["text"].to_numpy(object)[owner],
+            "microbatch": claims["microbatch"].to_numpy(np.int32)[owner],
         }
     )
     is_seen = pieces["end_ns"] > pieces["start_ns"]

@@ -12,6 +12,7 @@ from meshscope.dashboard.state import (
     parse_query,
     view_at,
     with_changes,
+    with_pin,
 )
 
 numbers = st.none() | st.integers(min_value=0, max_value=10**17)
@@ -98,7 +99,8 @@ def test_another_step_is_shown_whole():
     """Fails when the zoom of one step is carried into another."""
     assert ViewState(step=1, t0=5, t1=9).at_step(2) == ViewState(step=2)
     assert ViewState(path=True, t0=5, t1=9).at_step(2) == ViewState(step=2, path=True)
-    assert view_at(-1, (0, 9)) == ViewState(t0=0, t1=9)
+    rows = ViewState(rank=3, pins=(1, 2), path=True)
+    assert view_at(-1, (0, 9), rows) == ViewState(t0=0, t1=9, rank=3, pins=(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -114,3 +116,14 @@ def test_another_step_is_shown_whole():
 def test_paths(path, place):
     """Fails when an address leads to another page than it names."""
     assert parse_path(path) == place
+
+
+def test_pins_are_of_the_address_and_no_number_of_them_breaks_it():
+    """Fails when a shared link loses a pinned rank, or takes a word for one."""
+    view = with_pin(with_pin(ViewState(step=1), 7, pinned=True), 3, pinned=True)
+    assert parse_query(view.query()) == view == ViewState(step=1, pins=(7, 3))
+    assert with_pin(view, 7, pinned=False).pins == (3,)
+    asked = parse_query("?pin=5&pin=x&pin=-1&pin=5")
+    assert (asked.pins, len(asked.rejected)) == ((5,), 3)
+    many = parse_query("?" + "&".join(f"pin={rank}" for rank in range(30)))
+    assert len(many.pins) == 16

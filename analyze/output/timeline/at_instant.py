@@ -1,0 +1,119 @@
+"""What a rank did at one instant of a drawn step: its slice, and whom the operation in it waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from meshscope.probe.schema.errors import MeshscopeError
+
+from ...align.clocks.stamps import settled
+from ...align.communication.events import communication_events
+from ...align.communication.waiting import SYNCHRONISING, last_arrivals, stood_waiting
+from ...align.steps.windows import step_windows
+from ...tables.trace import Trace
+from .slices import StepSlices
+
+_WAITED_FOR = [kind.value for kind in SYNCHRONISING]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """An operation, as one of its members had it."""
+
+    kind: str
+    """What it is: all_reduce, send, ..."""
+    axis: str
+    group_id: str
+    size_bytes: int | None
+    """None where it was not recorded."""
+    ranks: tuple[int, ...]
+    """Its recorded members, ascending."""
+    waited_ns: float | None
+    """How long this member stood still before the transfer began; None where that is not known."""
+    wire_ns: float | None
+    """How long the transfer itself took; None where that is not known."""
+    waited_for: int | None
+    """The member that came last, if it is another one and nobody could leave before it came."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTransfers:
+    """All operations of one step, matched across ranks."""
+
+    frame: pd.DataFrame
+    """The events of ``CommunicationEvents``, with waited_ns and the rank that came last (-1 if nobody did)."""
+    shift_ns: int
+    """What to add to a time of the capture to find it in the frame."""
+
+
+def step_transfers(trace: Trace, step: int) -> StepTransfers | None:
+    """Return the operations of a step; None where it is not among the steps that can be analysed."""
+    trace = settled(trace).trace
+    try:
+        windows = step_windows(trace)
+    except MeshscopeError:
+        return None
+    is_it = windows.steps == step
+    if not is_it.any():
+        return None
+    alone = replace(
+        windows,
+        frame=windows.frame[windows.frame["step"] == step],
+        steps=windows.steps[is_it],
+        run=windows.run[is_it],
+    )
+    frame = communication_events(trace, alone).frame
+    is_joint = frame["kind"].isin(_WAITED_FOR) | (frame["is_p2p"] & ~frame["is_buffered"])
+    last = last_arrivals(frame[is_joint])
+    frame = frame.assign(
+        waited_ns=stood_waiting(frame).where(frame["wire_ns"].notna()),
+        last=frame["join"].map(last).fillna(-1).astype(np.int64),
+    )
+    shift = windows.shifted(pd.Series([step]), pd.Series([0]))
+    return StepTransfers(frame=frame, shift_ns=int(shift[0]))
+
+
+def slice_at(drawn: StepSlices, row: int, at_ns: int) -> pd.Series | None:
+    """Return the slice of a row at an instant, ns from the start of the step; None where nothing is drawn."""
+    slices = drawn.slices
+    start, end = slices["start_ns"].to_numpy(), slices["end_ns"].to_numpy()
+    found = np.flatnonzero((slices["row"].to_numpy() == row) & (start <= at_ns) & (at_ns < end))
+    return slices.iloc[int(found[0])] if len(found) else None
+
+
+def transfer_at(transfers: StepTransfers, rank: int, time_ns: int) -> Transfer | None:
+    """Return the operation that a rank was in; of several the one that began last.
+
+    Args:
+        transfers: Those of the step.
+        rank: The rank.
+        time_ns: When, on the clock of the capture.
+    """
+    frame = transfers.frame
+    at = time_ns + transfers.shift_ns
+    own = frame[frame["rank"] == rank]
+    begin = own["start_ns"].where(~own["host"], own["wait_start_ns"])
+    until = own["end_ns"].where(~own["host"], own["wait_end_ns"])
+    own = own[(begin <= at) & (at < until)]
+    if own.empty:
+        return None
+    event = own.iloc[int(own["start_ns"].to_numpy().argmax())]
+    members = frame.loc[frame["join"] == event["join"], "rank"]
+    last = int(event["last"])
+    return Transfer(
+        kind=str(event["kind"]),
+        axis=str(event["axis"]),
+        group_id=str(event["group_id"]),
+        size_bytes=int(event["size_bytes"]) or None,
+        ranks=tuple(sorted({int(member) for member in members})),
+        waited_ns=_known(event["waited_ns"]),
+        wire_ns=_known(event["wire_ns"]),
+        waited_for=last if last not in (-1, rank) else None,
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

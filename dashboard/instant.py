@@ -1,0 +1,102 @@
+"""What a row of the timeline shows at an instant, as values and in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
+from meshscope.analyze.output.timeline.at_instant import Transfer, slice_at, transfer_at
+from meshscope.analyze.output.timeline.categories import LABELS, OF_AXIS, Category
+from meshscope.analyze.wording.labels import axis_label
+from meshscope.analyze.wording.words import capitalised, counted, joined
+
+from . import units
+from .loaded_run import LoadedRun
+from .state import ViewState
+from .views import timeline
+
+COMMUNICATION = frozenset({*OF_AXIS.values(), Category.COMM_OTHER})
+"""Categories of slices in which a rank waits or transfers."""
+_MOST_RANKS = 8
+
+
+def instant(
+    run: LoadedRun, state: ViewState, row: int, at_ns: int, *, transfer: bool = True
+) -> dict[str, Any]:
+    """Return what a row shows at an instant of the step that a view shows.
+
+    Args:
+        run: The run.
+        state: The view.
+        row: From 0, in the order of the view.
+        at_ns: From the start of the step.
+        transfer: Whether the operation is looked up in all ranks, which takes longer the first time.
+
+    Returns:
+        step, rank, place, and of the slice category, text, start_ns, end_ns, dur_ns and microbatch, which are
+        None where nothing is drawn; ``operation``: kind, axis, group_id, size_bytes, ranks, waited_ns,
+        wire_ns, waited_for, or None.
+    """
+    step, _ = timeline(run, state)
+    if not 0 <= row < len(step.ranks):
+        return {"step": step.step, "rank": None, "place": None, "text": None, "operation": None}
+    told: dict[str, Any] = {
+        "step": None if step.step == WHOLE_CAPTURE else step.step,
+        "rank": step.ranks[row],
+        "place": step.labels[row],
+        "operation": None,
+    }
+    found = slice_at(step, row, at_ns)
+    if found is None:
+        return told | dict.fromkeys(
+            ("category", "text", "start_ns", "end_ns", "dur_ns", "microbatch")
+        )
+    category, start, end = Category(found["category"]), int(found["start_ns"]), int(found["end_ns"])
+    told |= {
+        "category": LABELS[category],
+        "text": str(found["text"]),
+        "start_ns": start,
+        "end_ns": end,
+        "dur_ns": end - start,
+        "microbatch": int(found["microbatch"]) if found["microbatch"] >= 0 else None,
+    }
+    transfers = run.transfers(step.step) if transfer and category in COMMUNICATION else None
+    if transfers is not None:
+        own = transfer_at(transfers, told["rank"], step.origin_ns + at_ns)
+        told["operation"] = None if own is None else asdict(own)
+    return told
+
+
+def sentences(told: dict[str, Any]) -> list[str]:
+    """Return what ``instant`` found, a sentence each; empty where the row or the instant is outside."""
+    if told["rank"] is None:
+        return []
+    if told["text"] is None:
+        return ["Nothing was recorded here."]
+    what = [
+        f"{capitalised(told['text'])}.",
+        f"Takes {units.duration(told['dur_ns'])}, from {units.duration(told['start_ns'])} "
+        f"to {units.duration(told['end_ns'])} of the step.",
+    ]
+    return what if told["operation"] is None else [*what, *_of_transfer(told["operation"])]
+
+
+def _of_transfer(told: dict[str, Any]) -> list[str]:
+    own = Transfer(**told)
+    size = "size not recorded" if own.size_bytes is None else units.size(own.size_bytes)
+    named = [str(rank) for rank in own.ranks[:_MOST_RANKS]]
+    if len(own.ranks) > _MOST_RANKS:
+        named.append(f"{len(own.ranks) - _MOST_RANKS} more")
+    texts = [
+        f"{own.kind.replace('_', '-')} over {axis_label(own.axis)}, group {own.group_id}, {size}.",
+        f"{counted(len(own.ranks), 'recorded member')}: {joined(named)}.",
+    ]
+    if own.waited_ns is None or own.wire_ns is None:
+        return [*texts, "How much of it is waiting is not known: its end was not seen."]
+    texts.append(
+        f"Waited {units.duration(own.waited_ns)}; the transfer took {units.duration(own.wire_ns)}."
+    )
+    if own.waited_for is not None:
+        texts.append(f"Rank {own.waited_for} came last.")
+    return texts

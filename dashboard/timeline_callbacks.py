@@ -1,0 +1,139 @@
+"""What a control, a key, a zoom and a click on the timeline do: each but the click writes the address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, no_update
+
+from .controls import chosen_view, stepped_view, zoomed_view
+from .pages import timeline
+from .shown_run import run_at, view_links
+from .state import parse_query
+from .store import RunStore
+from .views import shown_step
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Add the callbacks of the timeline."""
+    _register_steps(app, store)
+    _register_view(app)
+    _register_instant(app, store)
+
+
+def _register_steps(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("timeline-content", "children"),
+        Output("timeline-step", "value"),
+        Output("timeline-rank", "value"),
+        Output("timeline-path", "checked"),
+        Output("timeline-path", "disabled"),
+        Output("timeline-path-why", "label"),
+        Output("timeline-path-why", "disabled"),
+        Output("timeline-drawn", "data"),
+        Output("json-link", "href", allow_duplicate=True),
+        Output("run-tabs", "children", allow_duplicate=True),
+        Input("timeline-url", "search"),
+        State("timeline-url", "pathname"),
+        State("timeline-drawn", "data"),
+        prevent_initial_call=True,
+    )
+    def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
+        run, state = run_at(store, path, "timeline-content"), parse_query(query)
+        if run is None or state.is_asked_by(drawn):
+            return (no_update,) * 10
+        step = shown_step(run, state)
+        reason = run.path_unknown_because(step)
+        content = timeline.content(run, state)
+        controls = (str(step), timeline.rank_text(state), state.path, bool(reason), reason)
+        return content, *controls, not reason, state.query(), *view_links(run, "timeline", state)
+
+    @app.callback(
+        Output("timeline-url", "search"),
+        inputs={
+            "step": Input("timeline-step", "value"),
+            "_buttons": [
+                Input(f"timeline-{name}", "n_clicks") for name in ("previous", "next", "fit")
+            ],
+            "query": State("timeline-url", "search"),
+            "drawn": State("timeline-drawn", "data"),
+            "path": State("timeline-url", "pathname"),
+        },
+        prevent_initial_call=True,
+    )
+    def choose(
+        step: str | None,
+        _buttons: list[object],
+        query: str | None,
+        drawn: str | None,
+        path: str | None,
+    ) -> Any:
+        run = run_at(store, path, "timeline-content")
+        if run is None:
+            return no_update
+        control, state = str(ctx.triggered_id), parse_query(query)
+        if control == "timeline-step":
+            chosen = stepped_view(run, state, parse_query(drawn), step)
+        else:
+            chosen = chosen_view(run, state, control)
+        return no_update if chosen is None else chosen.query()
+
+
+def _register_view(app: Dash) -> None:
+    """Add what changes how a step is shown: its window, its rows, and its critical path."""
+
+    @app.callback(
+        Output("timeline-url", "search", allow_duplicate=True),
+        Input("timeline-graph", "relayoutData"),
+        State("timeline-url", "search"),
+        prevent_initial_call=True,
+    )
+    def zoom(relayout: dict[str, Any] | None, query: str | None) -> Any:
+        changed = zoomed_view(parse_query(query), relayout)
+        return no_update if changed is None else changed.query()
+
+    @app.callback(
+        Output("timeline-url", "search", allow_duplicate=True),
+        Input("timeline-path", "checked"),
+        State("timeline-url", "search"),
+        State("timeline-drawn", "data"),
+        prevent_initial_call=True,
+    )
+    def switch_path(checked: object, query: str | None, drawn: str | None) -> Any:
+        shown = bool(checked)
+        if shown == parse_query(drawn).path:
+            return no_update
+        return parse_query(query).with_path(shown=shown).query()
+
+    @app.callback(
+        Output("timeline-url", "search", allow_duplicate=True),
+        Input("timeline-rank", "value"),
+        State("timeline-url", "search"),
+        State("timeline-drawn", "data"),
+        prevent_initial_call=True,
+    )
+    def choose_rank(text: str | None, query: str | None, drawn: str | None) -> Any:
+        if text == timeline.rank_text(parse_query(drawn)):
+            return no_update
+        rank = timeline.rank_in(text or "")
+        return (
+            parse_query(query).around(rank).query() if rank is not None or not text else no_update
+        )
+
+
+def _register_instant(app: Dash, store: RunStore) -> None:
+    """Tell of the place that was clicked what it is, and whom it waited for."""
+
+    @app.callback(
+        Output("timeline-instant", "children"),
+        Input("timeline-at", "data"),
+        State("timeline-url", "search"),
+        State("timeline-url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def tell(at: object, query: str | None, path: str | None) -> Any:
+        run = run_at(store, path, "timeline-instant")
+        row, at_ns = (at.get(name) if isinstance(at, dict) else None for name in ("row", "at"))
+        if run is None or not isinstance(row, int) or not isinstance(at_ns, int):
+            return no_update
+        return timeline.instant_panel(run, parse_query(query), row, at_ns)

@@ -1,0 +1,100 @@
+"""What a rank did at an instant of a step, and whom it waited for."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from meshscope.analyze import Trace
+from meshscope.analyze.output.timeline.at_instant import slice_at, step_transfers, transfer_at
+from meshscope.analyze.output.timeline.slices import step_slices, with_pinned
+from meshscope.probe.schema.tables import TABLES
+
+BUSY = {"step": 1, "stage": 0, "chunk": 0, "microbatch": 5, "cpu_ns": None, "kind": "forward"}
+REDUCE = {
+    "step": 1,
+    "group_id": "dp",
+    "axis": "dp",
+    "kind": "all_reduce",
+    "seq": 0,
+    "size_bytes": 64,
+    "dtype": None,
+    "source": "imported",
+    "event_id": 1,
+}
+WORK_NS = {0: 300, 1: 700, 2: 900}
+END_NS = 1000
+"""All leave the reduction then; the last one came at 900, so the transfer took 100."""
+
+
+@pytest.fixture
+def trace():
+    """Return three ranks of one step that compute for a while, and then reduce together."""
+    rows = {"step": [], "span": [], "collective": []}
+    for rank, work in WORK_NS.items():
+        rows["step"].append(
+            {"rank": rank, "step": 1, "start_ns": 0, "dur_ns": END_NS, "tokens": None}
+        )
+        rows["span"].append({"rank": rank, **BUSY, "start_ns": 0, "dur_ns": work})
+        stamps = {"issue_ns": work, "start_ns": work, "end_ns": END_NS}
+        rows["collective"].append({"rank": rank, **REDUCE, **stamps})
+    tables = {name: TABLES[name].conform(pa.Table.from_pylist(own)) for name, own in rows.items()}
+    return Trace(
+        path=Path("run"),
+        run={},
+        origin="foreign",
+        ranks=tuple(WORK_NS),
+        layout=None,
+        tables=tables,
+    )
+
+
+def test_a_wait_names_its_length_and_who_came_last(trace):
+    """Fails when a click on a wait tells another length than the account, or another culprit."""
+    transfers = step_transfers(trace, 1)
+    early = transfer_at(transfers, 0, 500)
+    assert (early.kind, early.axis, early.group_id, early.size_bytes) == (
+        "all_reduce",
+        "dp",
+        "dp",
+        64,
+    )
+    assert early.ranks == (0, 1, 2)
+    assert (early.waited_ns, early.wire_ns, early.waited_for) == (600, 100, 2)
+    last = transfer_at(transfers, 2, 950)
+    assert (last.waited_ns, last.waited_for) == (0, None)
+
+
+def test_where_a_rank_computes_it_is_in_no_transfer(trace):
+    """Fails when a click on a computation tells of an operation beside it."""
+    assert transfer_at(step_transfers(trace, 1), 2, 500) is None
+
+
+def test_a_step_that_cannot_be_analysed_has_no_transfers(trace):
+    """Fails when the page breaks on a step that only one rank recorded."""
+    assert step_transfers(trace, 7) is None
+
+
+def test_the_slice_under_a_pointer(trace):
+    """Fails when a row or a time is told to be another rank's or another slice's."""
+    drawn = step_slices(trace, 1)
+    found = slice_at(drawn, 1, 699)
+    assert (found["rank"], found["text"], found["microbatch"]) == (
+        1,
+        "forward, stage 0, microbatch 5",
+        5,
+    )
+    assert slice_at(drawn, 1, 700)["text"].startswith("all-reduce")
+    assert slice_at(drawn, 1, END_NS) is None
+    assert slice_at(drawn, 9, 10) is None
+
+
+def test_pinned_ranks_come_first_and_once(trace):
+    """Fails when a pinned rank is shown twice, loses slices, or takes those of another row."""
+    drawn = step_slices(trace, 1)
+    found = with_pinned(drawn, drawn, [2, 8])
+    assert found.ranks == (2, 0, 1)
+    assert found.labels[0].endswith("rank 2")
+    assert (found.slices["rank"] == found.slices["row"].map(dict(enumerate(found.ranks)))).all()
+    assert len(found.slices) == len(drawn.slices)
+    assert with_pinned(drawn, drawn, [8]) is drawn
