@@ -60,6 +60,8 @@ class Standstill:
     """From the last record of any rank to the first end of a process."""
     between_ns: int
     """From the first end to the last."""
+    interrupted: bool
+    """Whether Ctrl-C ended the first."""
 
 
 def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | None:
@@ -99,7 +101,9 @@ def ended_in_order(trace: Trace, ranks: tuple[int, ...]) -> bool:
 
 
 def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
-    """Return how long all ranks were silent before they were killed together; None if they were not.
+    """Return how long all ranks were silent before they were ended from outside; None if they were not.
+
+    They were killed together, or Ctrl-C ended the first: a launcher then gives the others half a minute.
 
     Args:
         trace: A capture that broke off.
@@ -107,13 +111,16 @@ def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
     """
     times = ends_of_ranks(trace)
     ended = times["ended_ns"]
-    if times.empty or ended.isna().any() or times["closed"].any():
+    interrupted = _interrupted(times)
+    if times.empty or ended.isna().any() or (times["closed"] & ~interrupted).any():
         return None
     silent_ns = int(ended.min()) - int(last_records_ns(trace).max())
     between_ns = int(ended.max() - ended.min())
-    if silent_ns < max(patience_ns, LEAST_SILENCE_NS) or between_ns > TOGETHER_NS:
+    by_ctrl_c = bool(interrupted[ended.astype("int64").idxmin()])
+    is_one_end = between_ns <= TOGETHER_NS or by_ctrl_c
+    if silent_ns < max(patience_ns, LEAST_SILENCE_NS) or not is_one_end:
         return None
-    return Standstill(silent_ns=silent_ns, between_ns=between_ns)
+    return Standstill(silent_ns=silent_ns, between_ns=between_ns, interrupted=by_ctrl_c)
 
 
 def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
@@ -131,9 +138,12 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     """
     times = ends_of_ranks(trace)
     ended = times["ended_ns"].dropna().astype("int64")
-    if len(times) < 2 or ended.empty or _all_interrupted(times):
+    if len(times) < 2 or ended.empty or _interrupted(times).all():
         return None
-    if patience_ns is not None and stood_still(trace, patience_ns) is not None:
+    silent = stood_still(trace, 0.0)
+    if silent is not None and (
+        silent.interrupted or (patience_ns is not None and silent.silent_ns >= patience_ns)
+    ):
         return None
     first, later = _fell_silent(times)
     if first.empty:
@@ -157,11 +167,10 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     )
 
 
-def _all_interrupted(times: pd.DataFrame) -> bool:
-    """Return whether every rank is known to have ended by Ctrl-C."""
-    by_exception = times["ended_by"].isin([KeyboardInterrupt.__name__])
+def _interrupted(times: pd.DataFrame) -> pd.Series[bool]:
+    """Return which ranks are known to have ended by Ctrl-C."""
     by_status = times["wait_status"].isin([SIGINT, (128 + SIGINT) << 8])
-    return bool((by_exception | by_status).all())
+    return times["ended_by"].isin([KeyboardInterrupt.__name__]) | by_status
 
 
 def _fell_silent(times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:

@@ -84,6 +84,8 @@ def ended_together(trace: Trace, patience_ns: float) -> Iterator[Message]:
 
 
 def _together(found: Standstill) -> Message:
+    if found.interrupted:
+        return message("hang.interrupted", between_ns=found.between_ns)
     return message("hang.ended_together", between_ns=found.between_ns)
 
 

@@ -203,22 +203,42 @@ def test_ranks_that_were_killed_together_did_not_crash(ended, statuses):
 
 
 @pytest.mark.parametrize(
-    ("statuses", "kind"),
+    ("waited_s", "statuses", "kind"),
     [
-        ({0: SIGINT, 1: SIGINT}, "hang"),
-        ({0: 130 << 8, 1: SIGINT}, "hang"),
-        ({0: SIGTERM, 1: SIGINT}, "crash"),
-        ({0: None, 1: SIGINT}, "crash"),
+        (22, {0: SIGINT, 1: SIGINT}, "hang"),
+        (22, {0: 130 << 8, 1: SIGINT}, "hang"),
+        (22, {0: SIGTERM, 1: SIGINT}, "hang"),
+        (22, {0: SIGTERM, 1: 1 << 8}, "crash"),
+        (2, {0: SIGTERM, 1: SIGINT}, "crash"),
     ],
-    ids=["both", "one by its status", "only the one that was late", "one unknown"],
+    ids=["both", "one by its status", "only the late one", "it failed", "at work"],
 )
-def test_ctrl_c_in_a_first_step_that_hangs_is_no_crash_of_who_is_late(statuses, kind):
+def test_ctrl_c_in_a_first_step_that_hangs_is_no_crash_of_who_is_late(waited_s, statuses, kind):
     """Fails when a hang that somebody interrupts is told as the death of the first process to notice."""
-    trace = broken_off({0: 24, 1: 22}, alive={0: 21, 1: 21}, statuses=statuses)
+    alive = {0: waited_s - 1, 1: waited_s - 1}
+    trace = broken_off({0: waited_s + 2, 1: waited_s}, alive=alive, statuses=statuses)
     (found, *_) = hang_findings(trace)
     assert (found.kind, found.where["ranks"]) == (kind, [1])
     if kind == "hang":
         assert found.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "kinds"),
+    [
+        ({0: SIGKILL, 1: SIGINT}, ["hang"]),
+        ({0: SIGINT, 1: SIGINT}, ["hang"]),
+        ({0: SIGKILL, 1: 1 << 8}, ["crash"]),
+    ],
+    ids=["a launcher kills the others late", "all notice", "it failed by itself"],
+)
+def test_a_start_that_hangs_and_is_interrupted_is_a_hang(statuses, kinds):
+    """Fails when a job that is stuck while it makes its groups reads as stopped on purpose."""
+    trace = broken_off({0: 50, 1: 20}, alive={0: 49, 1: 20}, waits=False, statuses=statuses)
+    found = list(hang_findings(trace))
+    assert [one.kind for one in found] == kinds
+    said = " ".join(str(line) for one in found for line in one.evidence)
+    assert ("Ctrl-C then ended the processes, within 30.0 s" in said) == (kinds == ["hang"])
 
 
 def unwatched(ends):
