@@ -11,16 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, urlencode
 
+from meshscope.analyze.output.timeline.categories import Category
+
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """What can stand in an address as the name of a run."""
 METRICS = ("slowdown", "own", "compute", "wait")
 """What the rank x step heatmap can show; the first is the default."""
 
+CATEGORY_NAMES = tuple(category.name.lower() for category in Category)
+
 _SHOWN = "1"
 _MAX_DIGITS = 19
 _MAX_FIELDS = 40
 _NUMBERS = ("step", "rank", "t0", "t1")
-_SEVERAL = ("fix", "set", "pin")
+_SEVERAL = ("fix", "set", "pin", "hide")
 _KNOWN = (*_NUMBERS, "metric", "path", "before", *_SEVERAL)
 _NAME_SHOWN = 32
 MAX_CHANGES = 16
@@ -51,6 +55,8 @@ class ViewState:
     """What is set in the replay, as ``meshscope whatif --set`` takes it."""
     pins: tuple[int, ...] = ()
     """Ranks that the timeline shows in its first rows, whichever it shows else."""
+    hidden: tuple[str, ...] = ()
+    """Categories that the timeline leaves out, by their names in small letters."""
     rejected: tuple[str, ...] = ()
     """Fields of the query that were not understood."""
 
@@ -79,6 +85,7 @@ class ViewState:
         pairs += [("fix", text) for text in self.fixes]
         pairs += [("set", text) for text in self.settings]
         pairs += [("pin", str(rank)) for rank in self.pins]
+        pairs += [("hide", name) for name in self.hidden]
         return f"?{urlencode(pairs)}" if pairs else ""
 
     def is_asked_by(self, query: str | None) -> bool:
@@ -115,10 +122,10 @@ class ViewState:
         return replace(self, before=run_id, rejected=())
 
 
-def view_at(step: int, window_ns: tuple[int, int], rows: ViewState) -> ViewState:
-    """Return the view of exactly this window in the rows of a view; a negative step is the whole capture."""
+def view_at(step: int, window_ns: tuple[int, int], like: ViewState) -> ViewState:
+    """Return the view of exactly this window, of what a view shows; a negative step is the whole capture."""
     own = ViewState(step=step if step >= 0 else None, t0=window_ns[0], t1=window_ns[1])
-    return replace(own, rank=rows.rank, pins=rows.pins)
+    return replace(own, rank=like.rank, pins=like.pins, hidden=like.hidden)
 
 
 def with_changes(state: ViewState, fixes: Sequence[str], settings: Sequence[str]) -> ViewState:
@@ -130,6 +137,12 @@ def with_pin(state: ViewState, rank: int, *, pinned: bool) -> ViewState:
     """Return the same view with a rank in the first rows, or not any more."""
     others = tuple(other for other in state.pins if other != rank)
     return replace(state, pins=(*others, rank) if pinned else others, rejected=())
+
+
+def with_hidden(state: ViewState, name: str, *, hidden: bool) -> ViewState:
+    """Return the same view without a category, or with it again."""
+    others = tuple(other for other in state.hidden if other != name)
+    return replace(state, hidden=(*others, name) if hidden else others, rejected=())
 
 
 def parse_query(query: str | None) -> ViewState:
@@ -159,6 +172,7 @@ def parse_query(query: str | None) -> ViewState:
         fixes=tuple(several["fix"]),
         settings=tuple(several["set"]),
         pins=tuple(map(int, several["pin"])),
+        hidden=tuple(several["hide"]),
         rejected=tuple(rejected),
     )
 
@@ -175,7 +189,7 @@ def _fields(query: str) -> tuple[dict[str, str], dict[str, list[str]], list[str]
     for name, value in pairs:
         if name in several:
             own = several[name]
-            fits = _is_number(value) if name == "pin" else _is_change(value)
+            fits = _FITS.get(name, _is_change)(value)
             if value in own or len(own) >= MAX_CHANGES or not fits:
                 rejected.append(f"{name}={value[:_NAME_SHOWN]}")
             else:
@@ -194,6 +208,10 @@ def _is_number(text: str) -> bool:
 def _is_change(text: str) -> bool:
     """Return whether a text may name a change; whether it fits the run is for the replay to say."""
     return 0 < len(text) <= _MAX_CHANGE_LENGTH and text.isprintable()
+
+
+_FITS = {"pin": _is_number, "hide": CATEGORY_NAMES.__contains__}
+"""What a value of a field with several may be, where it is no change."""
 
 
 def parse_path(path: str | None) -> tuple[str, str] | None:

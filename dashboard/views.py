@@ -16,7 +16,13 @@ from meshscope.analyze.findings.comparison import compare
 from meshscope.analyze.output.json import comparison_to_json
 from meshscope.analyze.output.json.standstill import standstill_to_json
 from meshscope.analyze.output.timeline.categories import LABELS, Category
-from meshscope.analyze.output.timeline.slices import StepSlices, around, in_window, with_pinned
+from meshscope.analyze.output.timeline.slices import (
+    StepSlices,
+    around,
+    in_window,
+    with_pinned,
+    without_categories,
+)
 from meshscope.analyze.wording.command_line import command_line
 from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
@@ -134,6 +140,7 @@ def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, i
     else:
         step = run.rows(number)
     step = with_pinned(step, run.step(number), state.pins)
+    step = without_categories(step, [Category[name.upper()] for name in state.hidden])
     return step, state.window(step.length_ns)
 
 

@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from meshscope.analyze.align.clocks.alignment import has_clocks_apart
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
-from meshscope.analyze.output.timeline.categories import COLOURS, LABELS
+from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Category
 from meshscope.analyze.output.timeline.slices import StepSlices, is_in_window
 from meshscope.analyze.wording.words import counted
 
@@ -21,7 +21,7 @@ from ..instant import instant, sentences
 from ..loaded_run import LoadedRun
 from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
-from ..state import ViewState, parse_query, view_at, with_pin
+from ..state import ViewState, parse_query, view_at, with_hidden, with_pin
 from ..views import critical_path, shown_step
 from ..views import timeline as timeline_view
 from .shell import card, chart, empty, notice, rejected_notice, run_page
@@ -56,7 +56,7 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return what depends on the query: notices, legend, figure, caption."""
     step, window = timeline_view(run, state)
     notices = [*rejected_notice(state.rejected), *map(notice, _notices(run, state))]
-    if step.slices.empty:
+    if step.slices.empty and not state.hidden:
         why = "The capture holds no spans, kernels or timed communication for it."
         return [*notices, empty("Nothing was recorded in this step", why)]
     path = critical_path(run, state)
@@ -76,7 +76,7 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
         title="Open the file at ui.perfetto.dev, or in a Perfetto of your own",
     )
     drawn = [
-        legend(step, window, with_path=path is not None),
+        filtering_legend(run, state, step, window, with_path=path is not None),
         chart(figure, _caption(run, step, window, is_part=is_part), "timeline-graph"),
     ]
     if path is not None and outlined is not None:
@@ -208,20 +208,43 @@ def _path_switch(run: LoadedRun, state: ViewState) -> Component:
 def legend(step: StepSlices, window: tuple[int, int], *, with_path: bool = False) -> Component:
     """Return what the colours in a window of a step mean."""
     entries = [
-        (LABELS[category], {"background": COLOURS[category]})
-        for category in shown_categories(step, window)
+        _entry(_swatch(category), LABELS[category]) for category in shown_categories(step, window)
     ]
-    if with_path:
-        entries.append(
-            ("critical path", {"outline": "2px solid var(--ink)", "outlineOffset": "-2px"})
+    return _legend_of(entries, with_path=with_path)
+
+
+def filtering_legend(
+    run: LoadedRun, state: ViewState, step: StepSlices, window: tuple[int, int], *, with_path: bool
+) -> Component:
+    """Return the same, each entry a link that leaves its category out; and what is left out, to be had back."""
+    shown = [(category, True) for category in shown_categories(step, window)]
+    left_out = [(Category[name.upper()], False) for name in state.hidden]
+    entries = []
+    for category, is_shown in sorted([*shown, *left_out]):
+        view = with_hidden(state, category.name.lower(), hidden=is_shown)
+        words = dcc.Link(
+            LABELS[category],
+            href=page_address(run.run_id, "timeline", view),
+            title="Leave it out" if is_shown else "Show it again",
+            className="ms-plain" if is_shown else "ms-plain ms-left-out",
         )
-    return html.Ul(
-        [
-            html.Li([html.Span(className="ms-swatch", style=style), words])
-            for words, style in entries
-        ],
-        className="ms-legend",
-    )
+        entries.append(_entry(_swatch(category), words))
+    return _legend_of(entries, with_path=with_path)
+
+
+def _swatch(category: Category) -> dict[str, str]:
+    return {"background": COLOURS[category]}
+
+
+def _entry(style: dict[str, str], words: str | Component) -> Component:
+    return html.Li([html.Span(className="ms-swatch", style=style), words])
+
+
+def _legend_of(entries: list[Component], *, with_path: bool) -> Component:
+    if with_path:
+        style = {"outline": "2px solid var(--ink)", "outlineOffset": "-2px"}
+        entries.append(_entry(style, "critical path"))
+    return html.Ul(entries, className="ms-legend")
 
 
 def _path_caption(path: StepPath, outlined: Outlines) -> Component:

@@ -613,3 +613,21 @@ def test_a_picture_names_what_the_pointer_is_at(page, profiled_run):
     expect(page.locator("#ms-tip")).to_contain_text("of the step.")
     page.mouse.move(5, 5)
     expect(page.locator("#ms-tip")).to_have_count(0)
+
+
+def test_the_legend_leaves_out_and_brings_back(page):
+    """Fails when a class cannot be left out of the figure, or cannot be had back."""
+    _open_timeline(page, "?step=2")
+    legend = page.locator(".ms-legend")
+    before = {trace["name"] for trace in figure_data(page, "timeline-graph")}
+    assert "forward" in before
+    legend.get_by_role("link", name="forward").click()
+    expect(page).to_have_url(re.compile(r"\?step=2&hide=forward$"))
+    page.wait_for_function(
+        """() => !document.querySelector('#timeline-graph .js-plotly-plot')._fullData
+            .some(trace => trace.name === 'forward')"""
+    )
+    expect(legend.locator(".ms-left-out")).to_have_text("forward")
+    legend.get_by_role("link", name="forward").click()
+    expect(page).to_have_url(re.compile(r"\?step=2$"))
+    expect(legend.locator(".ms-left-out")).to_have_count(0)

@@ -25,6 +25,7 @@ from ...align.steps.whole_capture import WHOLE_CAPTURE
 from ...tables.arrays import BoolArray
 from ...tables.intervals import NO_OWNER, sweep_priority
 from ...tables.trace import Trace
+from .categories import Category
 from .claims import claims_of, rows_of_step
 from .unfinished import open_waits, unfinished_steps, with_unfinished
 
@@ -136,6 +137,14 @@ def of_ranks(step: StepSlices, ranks: Collection[int], marked: Collection[int]) 
         labels=tuple(f"{MARK * (step.ranks[at] in marked)}{step.labels[at]}" for at in kept),
         slices=step.slices.assign(row=row)[row >= 0].reset_index(drop=True),
     )
+
+
+def without_categories(step: StepSlices, hidden: Collection[Category]) -> StepSlices:
+    """Return a step without the slices of some categories; its rows stay."""
+    if not hidden:
+        return step
+    shown = ~np.isin(step.slices["category"].to_numpy(), list(hidden))
+    return replace(step, slices=step.slices[shown].reset_index(drop=True))
 
 
 def with_pinned(step: StepSlices, every: StepSlices, ranks: Collection[int]) -> StepSlices:

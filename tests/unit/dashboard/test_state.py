@@ -12,6 +12,7 @@ from meshscope.dashboard.state import (
     parse_query,
     view_at,
     with_changes,
+    with_hidden,
     with_pin,
 )
 
@@ -127,3 +128,11 @@ def test_pins_are_of_the_address_and_no_number_of_them_breaks_it():
     assert (asked.pins, len(asked.rejected)) == ((5,), 3)
     many = parse_query("?" + "&".join(f"pin={rank}" for rank in range(30)))
     assert len(many.pins) == 16
+
+
+def test_what_is_left_out_is_of_the_address():
+    """Fails when a shared link shows again what was left out, or a word of the address breaks the page."""
+    view = with_hidden(ViewState(), "comm_pp", hidden=True)
+    assert parse_query(view.query()) == view == ViewState(hidden=("comm_pp",))
+    assert with_hidden(view, "comm_pp", hidden=False) == ViewState()
+    assert parse_query("?hide=nothing") == ViewState(rejected=("hide=nothing",))

@@ -7,7 +7,8 @@ import pytest
 
 from meshscope.analyze import Trace
 from meshscope.analyze.output.timeline.at_instant import slice_at, step_transfers, transfer_at
-from meshscope.analyze.output.timeline.slices import step_slices, with_pinned
+from meshscope.analyze.output.timeline.categories import Category
+from meshscope.analyze.output.timeline.slices import step_slices, with_pinned, without_categories
 from meshscope.probe.schema.tables import TABLES
 
 BUSY = {"step": 1, "stage": 0, "chunk": 0, "microbatch": 5, "cpu_ns": None, "kind": "forward"}
@@ -98,3 +99,13 @@ def test_pinned_ranks_come_first_and_once(trace):
     assert (found.slices["rank"] == found.slices["row"].map(dict(enumerate(found.ranks)))).all()
     assert len(found.slices) == len(drawn.slices)
     assert with_pinned(drawn, drawn, [8]) is drawn
+
+
+def test_what_is_left_out_leaves_the_rows_as_they_are(trace):
+    """Fails when a class that is left out takes another with it, or moves the rows."""
+    drawn = step_slices(trace, 1)
+    found = without_categories(drawn, [Category.COMM_DP])
+    assert found.ranks == drawn.ranks
+    assert set(found.slices["category"]) == {Category.FORWARD}
+    assert len(found.slices) == len(WORK_NS)
+    assert without_categories(drawn, []) is drawn
