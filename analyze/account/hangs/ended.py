@@ -116,7 +116,7 @@ def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
         return None
     silent_ns = int(ended.min()) - int(last_records_ns(trace).max())
     between_ns = int(ended.max() - ended.min())
-    by_ctrl_c = bool(interrupted[ended.astype("int64").idxmin()])
+    by_ctrl_c = bool(interrupted.to_numpy()[ended.astype("int64").to_numpy().argmin()])
     is_one_end = between_ns <= TOGETHER_NS or by_ctrl_c
     if silent_ns < max(patience_ns, LEAST_SILENCE_NS) or not is_one_end:
         return None
