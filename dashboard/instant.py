@@ -7,7 +7,7 @@ from typing import Any
 
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.output.timeline.at_instant import Transfer, slice_at, transfer_at
-from meshscope.analyze.output.timeline.categories import LABELS, OF_AXIS, Category
+from meshscope.analyze.output.timeline.categories import COMMUNICATION, LABELS, Category
 from meshscope.analyze.wording.labels import axis_label
 from meshscope.analyze.wording.words import capitalised, counted, joined
 
@@ -16,8 +16,6 @@ from .loaded_run import LoadedRun
 from .state import ViewState
 from .views import timeline
 
-COMMUNICATION = frozenset({*OF_AXIS.values(), Category.COMM_OTHER})
-"""Categories of slices in which a rank waits or transfers."""
 _MOST_RANKS = 8
 
 
@@ -84,12 +82,13 @@ def sentences(told: dict[str, Any]) -> list[str]:
 
 def _of_transfer(told: dict[str, Any]) -> list[str]:
     own = Transfer(**told)
-    size = "size not recorded" if own.size_bytes is None else units.size(own.size_bytes)
+    size = "size unknown" if own.size_bytes is None else units.size(own.size_bytes)
+    kind = {"recv": "receive"}.get(own.kind, own.kind.replace("_", "-"))
     named = [str(rank) for rank in own.ranks[:_MOST_RANKS]]
     if len(own.ranks) > _MOST_RANKS:
         named.append(f"{len(own.ranks) - _MOST_RANKS} more")
     texts = [
-        f"{own.kind.replace('_', '-')} over {axis_label(own.axis)}, group {own.group_id}, {size}.",
+        f"{capitalised(kind)} over {axis_label(own.axis)}, group {own.group_id}, {size}.",
         f"{counted(len(own.ranks), 'recorded member')}: {joined(named)}.",
     ]
     if own.waited_ns is None or own.wire_ns is None:

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Category
+from meshscope.analyze.output.timeline.at_instant import StepTransfers, waiting_until
+from meshscope.analyze.output.timeline.categories import COLOURS, COMMUNICATION, LABELS, Category
 from meshscope.analyze.output.timeline.slices import MARK, StepSlices, is_in_window
 
 from .. import units
@@ -20,6 +21,8 @@ from .critical_path import path_traces
 MAX_BARS = 2500
 """Visible slices above which SVG bars become too slow to zoom."""
 
+WAITING = ", waiting"
+"""After the name of communication in which a rank waits for others."""
 _LEAST_FOR_TEXT = 0.012
 """Share of the window from which a bar has room for the number of its microbatch."""
 _ROW_PX = 30
@@ -41,6 +44,7 @@ def timeline(
     window_ns: tuple[int, int],
     addresses: tuple[str, str],
     path: Outlines | None = None,
+    transfers: StepTransfers | None = None,
 ) -> go.Figure:
     """Return the timeline of a window of one step.
 
@@ -50,6 +54,7 @@ def timeline(
         addresses: Where the picture of this window is served, used where it holds more than
             ``MAX_BARS`` slices, and where is told what a row shows at an instant.
         path: What to outline of the critical path, None for nothing.
+        transfers: The operations of the step, by which waiting is hatched; None where nothing tells it.
     """
     figure = go.Figure()
     is_picture = uses_tile(step, window_ns)
@@ -57,6 +62,10 @@ def timeline(
         _add_tile(figure, step, window_ns, addresses[0])
     else:
         seen = step.slices[is_in_window(step.slices, window_ns)]
+        if transfers is not None:
+            seen = _without_waits(seen, waits := waits_of(seen, transfers, step.origin_ns))
+            for category, part in waits.groupby("category", sort=True):
+                figure.add_trace(_bars(part, Category(int(category)), window_ns, hatched=True))  # type: ignore[arg-type]
         for category, part in seen.groupby("category", sort=True):
             figure.add_trace(_bars(part, Category(int(category)), window_ns))  # type: ignore[arg-type]
     if path is not None:
@@ -115,20 +124,40 @@ def shown_categories(step: StepSlices, window_ns: tuple[int, int]) -> tuple[Cate
     return tuple(Category(value) for value in np.flatnonzero(np.bincount(category)).tolist())
 
 
-def _bars(part: pd.DataFrame, category: Category, window_ns: tuple[int, int]) -> go.Bar:
+def waits_of(seen: pd.DataFrame, transfers: StepTransfers, origin_ns: int) -> pd.DataFrame:
+    """Return the parts of slices in which their ranks wait for others, as slices with the index of these."""
+    moving = seen[seen["category"].isin(COMMUNICATION)]
+    waits = moving.assign(end_ns=waiting_until(moving, transfers, origin_ns))
+    return waits[waits["end_ns"] > waits["start_ns"]]
+
+
+def _without_waits(seen: pd.DataFrame, waits: pd.DataFrame) -> pd.DataFrame:
+    """Return slices from where the waiting in them ends."""
+    start = seen["start_ns"].copy()
+    start.loc[waits.index] = waits["end_ns"]
+    return seen.assign(start_ns=start)[start < seen["end_ns"]]
+
+
+def _bars(
+    part: pd.DataFrame, category: Category, window_ns: tuple[int, int], *, hatched: bool = False
+) -> go.Bar:
     length = part["end_ns"] - part["start_ns"]
     has_room = length >= _LEAST_FOR_TEXT * (window_ns[1] - window_ns[0])
     number = part["microbatch"].where(has_room & (part["microbatch"] >= 0), -1)
     return go.Bar(
         orientation="h",
-        name=LABELS[category],
+        name=LABELS[category] + hatched * WAITING,
         y=part["row"],
         base=part["start_ns"] / _NS_PER_MS,
         x=length / _NS_PER_MS,
         width=0.82,
-        marker={"color": COLOURS[category], "line": {"width": 0.5, "color": PAPER}},
+        marker={
+            "color": COLOURS[category],
+            "line": {"width": 0.5, "color": PAPER},
+            "pattern": {"shape": "/" if hatched else "", "size": 6},
+        },
         hovertext=[
-            f"rank {rank}<br>{plain(text)}<br>{units.duration(ns)} from {units.duration(start)}"
+            f"rank {rank}<br>{plain(text)}<br>{'waits ' * hatched}{units.duration(ns)} from {units.duration(start)}"
             for rank, text, ns, start in zip(
                 part["rank"], part["text"], length, part["start_ns"], strict=True
             )

@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from meshscope.analyze.align.clocks.alignment import has_clocks_apart
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
-from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Category
+from meshscope.analyze.output.timeline.categories import COLOURS, COMMUNICATION, LABELS, Category
 from meshscope.analyze.output.timeline.slices import StepSlices, is_in_window
 from meshscope.analyze.wording.words import counted
 
@@ -63,7 +63,9 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
     shown = view_at(step.step, window, state)
     addresses = (tile_address(run.run_id, shown, run.version), instant_address(run.run_id, shown))
     outlined = None if path is None else outlines(path, window)
-    figure = timeline(step, window, addresses, outlined)
+    # A picture has no room for hatching.
+    transfers = None if uses_tile(step, window) else run.transfers(step.step)
+    figure = timeline(step, window, addresses, outlined, transfers)
     title = "Whole capture" if step.step == WHOLE_CAPTURE else f"Step {step.step}"
     is_part = state.rank is not None and state.rank in run.trace.ranks
     if is_part and len(step.ranks) < len(run.trace.ranks):
@@ -76,7 +78,14 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
         title="Open the file at ui.perfetto.dev, or in a Perfetto of your own",
     )
     drawn = [
-        filtering_legend(run, state, step, window, with_path=path is not None),
+        filtering_legend(
+            run,
+            state,
+            step,
+            window,
+            with_path=path is not None,
+            hatched=transfers is not None,
+        ),
         chart(figure, _caption(run, step, window, is_part=is_part), "timeline-graph"),
     ]
     if path is not None and outlined is not None:
@@ -214,10 +223,17 @@ def legend(step: StepSlices, window: tuple[int, int], *, with_path: bool = False
 
 
 def filtering_legend(
-    run: LoadedRun, state: ViewState, step: StepSlices, window: tuple[int, int], *, with_path: bool
+    run: LoadedRun,
+    state: ViewState,
+    step: StepSlices,
+    window: tuple[int, int],
+    *,
+    with_path: bool,
+    hatched: bool,
 ) -> Component:
     """Return the same, each entry a link that leaves its category out; and what is left out, to be had back."""
-    shown = [(category, True) for category in shown_categories(step, window)]
+    categories = shown_categories(step, window)
+    shown = [(category, True) for category in categories]
     left_out = [(Category[name.upper()], False) for name in state.hidden]
     entries = []
     for category, is_shown in sorted([*shown, *left_out]):
@@ -229,6 +245,9 @@ def filtering_legend(
             className="ms-plain" if is_shown else "ms-plain ms-left-out",
         )
         entries.append(_entry(_swatch(category), words))
+    if hatched and COMMUNICATION.intersection(categories):
+        swatch = html.Span(className="ms-swatch ms-hatched", style=_swatch(Category.HOST))
+        entries.append(html.Li([swatch, "hatched: waits for others"]))
     return _legend_of(entries, with_path=with_path)
 
 

@@ -9,13 +9,17 @@ import pandas as pd
 
 from meshscope.probe.schema.errors import MeshscopeError
 
+from ...align.clocks.alignment import has_clocks_apart
 from ...align.clocks.stamps import settled
 from ...align.communication.events import communication_events
 from ...align.communication.waiting import SYNCHRONISING, last_arrivals, stood_waiting
 from ...align.steps.windows import step_windows
+from ...tables.arrays import FloatArray, IntArray
 from ...tables.trace import Trace
 from .slices import StepSlices
 
+_MOST_AT_ONCE = 4
+"""Operations of a rank at one time, of which the one that began last is looked for."""
 _WAITED_FOR = [kind.value for kind in SYNCHRONISING]
 
 
@@ -67,13 +71,54 @@ def step_transfers(trace: Trace, step: int) -> StepTransfers | None:
     )
     frame = communication_events(trace, alone).frame
     is_joint = frame["kind"].isin(_WAITED_FOR) | (frame["is_p2p"] & ~frame["is_buffered"])
-    last = last_arrivals(frame[is_joint])
+    joint = frame[is_joint]
+    last = _longest_awaited(joint) if has_clocks_apart(trace) else last_arrivals(joint)
     frame = frame.assign(
         waited_ns=stood_waiting(frame).where(frame["wire_ns"].notna()),
         last=frame["join"].map(last).fillna(-1).astype(np.int64),
     )
     shift = windows.shifted(pd.Series([step]), pd.Series([0]))
     return StepTransfers(frame=frame, shift_ns=int(shift[0]))
+
+
+def _longest_awaited(frame: pd.DataFrame) -> pd.Series:
+    """Return by operation who stood in it the shortest, without those where two did: no clocks are compared."""
+    stood = frame["end_ns"] - frame["start_ns"]
+    is_least = stood == stood.groupby(frame["join"]).transform("min")
+    least = frame[is_least]
+    return least.drop_duplicates("join", keep=False).set_index("join")["rank"]
+
+
+def waiting_until(slices: pd.DataFrame, transfers: StepTransfers, origin_ns: int) -> IntArray:
+    """Return until when the rank of each slice stands waiting in it; its begin where it does not, or nothing tells.
+
+    Args:
+        slices: Slices of the step, as ``StepSlices`` has them.
+        transfers: The operations of the step.
+        origin_ns: Start of the step on the clock of the capture.
+    """
+    start, stop = (slices[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    frame = transfers.frame[transfers.frame["wire_ns"].notna()]
+    if frame.empty or not len(slices):
+        return start
+    rank = frame["rank"].to_numpy(np.int64)
+    begin, end = _stood(frame)
+    split = frame["split_ns"].to_numpy(np.float64)
+    middle = (start + stop) / 2 + origin_ns + transfers.shift_ns
+    # The ranks are laid one after the other on one line.
+    first, last = min(begin.min(), middle.min()), max(end.max(), middle.max()) + 1
+    order = np.argsort(rank * (last - first) + begin - first)
+    line = (rank * (last - first) + begin - first)[order]
+    own = slices["rank"].to_numpy(np.int64)
+    found = np.searchsorted(line, own * (last - first) + middle - first, side="right") - 1
+    until = start.astype(np.float64)
+    is_open = np.ones(len(slices), dtype=bool)
+    for back in range(_MOST_AT_ONCE):
+        at = order[np.maximum(found - back, 0)]
+        is_it = is_open & (found >= back) & (rank[at] == own) & (end[at] > middle)
+        until = np.where(is_it, split[at] - origin_ns - transfers.shift_ns, until)
+        is_open &= ~is_it
+    return np.asarray(np.clip(until, start, stop), dtype=np.int64)
 
 
 def slice_at(drawn: StepSlices, row: int, at_ns: int) -> pd.Series | None:
@@ -95,8 +140,7 @@ def transfer_at(transfers: StepTransfers, rank: int, time_ns: int) -> Transfer |
     frame = transfers.frame
     at = time_ns + transfers.shift_ns
     own = frame[frame["rank"] == rank]
-    begin = own["start_ns"].where(~own["host"], own["wait_start_ns"])
-    until = own["end_ns"].where(~own["host"], own["wait_end_ns"])
+    begin, until = _stood(own)
     own = own[(begin <= at) & (at < until)]
     if own.empty:
         return None
@@ -113,6 +157,13 @@ def transfer_at(transfers: StepTransfers, rank: int, time_ns: int) -> Transfer |
         wire_ns=_known(event["wire_ns"]),
         waited_for=last if last not in (-1, rank) else None,
     )
+
+
+def _stood(frame: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
+    """Return from when until when members stood in their operations, as the figure has them."""
+    begin = frame["start_ns"].where(~frame["host"], frame["wait_start_ns"])
+    until = frame["end_ns"].where(~frame["host"], frame["wait_end_ns"])
+    return begin.to_numpy(np.float64), until.to_numpy(np.float64)
 
 
 def _known(value: float) -> float | None:

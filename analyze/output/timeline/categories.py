@@ -73,6 +73,9 @@ OF_AXIS: dict[str, Category] = {
 }
 """Axes that have a colour of their own; every other one is ``COMM_OTHER``."""
 
+COMMUNICATION = frozenset({*OF_AXIS.values(), Category.COMM_OTHER})
+"""Categories of slices in which a rank waits or transfers."""
+
 
 def palette() -> bytes:
     """Return the colours as RGB triples, indexed by category."""

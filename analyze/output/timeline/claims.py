@@ -207,7 +207,8 @@ def _open_claims(trace: Trace, stood: tuple[OpenWait, ...]) -> pd.DataFrame:
 def _operation(rows: pd.DataFrame, table: str) -> pd.Series[Any]:
     on_host = rows["source"].astype(str).isin(WAIT_SOURCES)
     begin = on_host.map({True: "waiting for ", False: ""})
-    size = ", " + rows["size_bytes"].astype(str) + " bytes"
+    told = rows["size_bytes"].gt(0)
+    size = (", " + rows["size_bytes"].astype(str) + " bytes").where(told, "")
     if table == "collective":
         kind = rows["kind"].astype(str).str.replace("_", "-")
         return begin + kind + " over " + rows["axis"].astype(str).str.upper() + size

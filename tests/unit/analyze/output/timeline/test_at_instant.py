@@ -1,14 +1,22 @@
 """What a rank did at an instant of a step, and whom it waited for."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from meshscope.analyze import Trace
-from meshscope.analyze.output.timeline.at_instant import slice_at, step_transfers, transfer_at
+from meshscope.analyze.align.clocks import alignment
+from meshscope.analyze.output.timeline.at_instant import (
+    slice_at,
+    step_transfers,
+    transfer_at,
+    waiting_until,
+)
 from meshscope.analyze.output.timeline.categories import Category
 from meshscope.analyze.output.timeline.slices import step_slices, with_pinned, without_categories
+from meshscope.analyze.wording.message import message
 from meshscope.probe.schema.tables import TABLES
 
 BUSY = {"step": 1, "stage": 0, "chunk": 0, "microbatch": 5, "cpu_ns": None, "kind": "forward"}
@@ -30,14 +38,24 @@ END_NS = 1000
 
 @pytest.fixture
 def trace():
-    """Return three ranks of one step that compute for a while, and then reduce together."""
+    """Return a job whose clocks agree."""
+    return job()
+
+
+def job(ahead_ns=0):
+    """Return three ranks of one step that compute for a while, and then reduce; rank 1's clock is ahead."""
     rows = {"step": [], "span": [], "collective": []}
     for rank, work in WORK_NS.items():
+        begin = ahead_ns * (rank == 1)
         rows["step"].append(
-            {"rank": rank, "step": 1, "start_ns": 0, "dur_ns": END_NS, "tokens": None}
+            {"rank": rank, "step": 1, "start_ns": begin, "dur_ns": END_NS, "tokens": None}
         )
-        rows["span"].append({"rank": rank, **BUSY, "start_ns": 0, "dur_ns": work})
-        stamps = {"issue_ns": work, "start_ns": work, "end_ns": END_NS}
+        rows["span"].append({"rank": rank, **BUSY, "start_ns": begin, "dur_ns": work})
+        stamps = {
+            "issue_ns": begin + work,
+            "start_ns": begin + work,
+            "end_ns": begin + END_NS,
+        }
         rows["collective"].append({"rank": rank, **REDUCE, **stamps})
     tables = {name: TABLES[name].conform(pa.Table.from_pylist(own)) for name, own in rows.items()}
     return Trace(
@@ -64,6 +82,13 @@ def test_a_wait_names_its_length_and_who_came_last(trace):
     assert (early.waited_ns, early.wire_ns, early.waited_for) == (600, 100, 2)
     last = transfer_at(transfers, 2, 950)
     assert (last.waited_ns, last.waited_for) == (0, None)
+
+
+def test_clocks_that_differ_do_not_change_who_came_last():
+    """Fails when a rank whose clock is ahead is named in place of the one that all waited for."""
+    apart = replace(job(ahead_ns=250), limits=(message(alignment._NOT_COMPARED),))
+    found = transfer_at(step_transfers(apart, 1), 0, 500)
+    assert (found.waited_ns, found.waited_for) == (600, 2)
 
 
 def test_where_a_rank_computes_it_is_in_no_transfer(trace):
@@ -109,3 +134,21 @@ def test_what_is_left_out_leaves_the_rows_as_they_are(trace):
     assert set(found.slices["category"]) == {Category.FORWARD}
     assert len(found.slices) == len(WORK_NS)
     assert without_categories(drawn, []) is drawn
+
+
+def test_waiting_ends_where_the_transfer_begins(trace):
+    """Fails when a figure shows a rank that waits as one that transfers, or one that computes as waiting."""
+    drawn = step_slices(trace, 1)
+    until = waiting_until(drawn.slices, step_transfers(trace, 1), drawn.origin_ns)
+    ends = {
+        (row["rank"], row["text"].split()[0]): int(end - row["start_ns"])
+        for (_, row), end in zip(drawn.slices.iterrows(), until, strict=True)
+    }
+    assert ends == {
+        (0, "forward,"): 0,
+        (1, "forward,"): 0,
+        (2, "forward,"): 0,
+        (0, "all-reduce"): 600,
+        (1, "all-reduce"): 200,
+        (2, "all-reduce"): 0,
+    }
