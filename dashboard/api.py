@@ -10,6 +10,7 @@ from flask import Blueprint, Flask, Response, request
 
 from meshscope.analyze.output.timeline.categories import Category, palette
 from meshscope.analyze.output.timeline.raster import MAX_WIDTH, rasterize, separated
+from meshscope.analyze.wording.message import error_to_json
 from meshscope.probe.schema.errors import MeshscopeError
 
 from . import summary_api, views
@@ -116,7 +117,7 @@ def register(server: Flask, store: RunStore) -> None:
 
     @api.errorhandler(MeshscopeError)
     def missing(error: MeshscopeError) -> Response:
-        return _error(404, str(error))
+        return _refusal(404, error_to_json(error))
 
     server.register_blueprint(api)
 
@@ -166,4 +167,8 @@ def _json(value: dict[str, Any]) -> Response:
 
 
 def _error(status: int, message: str) -> Response:
-    return Response(json.dumps({"error": message}), status=status, mimetype="application/json")
+    return _refusal(status, {"error": message})
+
+
+def _refusal(status: int, refusal: dict[str, Any]) -> Response:
+    return Response(json.dumps(refusal), status=status, mimetype="application/json")

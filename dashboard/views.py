@@ -25,6 +25,7 @@ from meshscope.analyze.output.timeline.slices import (
 )
 from meshscope.analyze.wording.command_line import command_line
 from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
+from meshscope.analyze.wording.message import NO_ERROR, error_to_json
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
 from .loaded_run import LoadedRun, is_running, layout_words
@@ -238,14 +239,14 @@ def stragglers(run: LoadedRun, state: ViewState, *, with_replay: bool = True) ->
         with_replay: Without it ``what_if`` is None whatever is asked: the first replay of a large run
             takes a while.
     """
-    result, error = None, None
+    result, refused = None, NO_ERROR
     changes = (state.fixes, state.settings)
     is_asked = bool(state.fixes or state.settings)
     if is_asked and with_replay:
         try:
             result = run.replays.prediction(changes)
         except MeshscopeError as failure:
-            error = str(failure)
+            refused = error_to_json(failure)
     options = [word for fix in state.fixes for word in ("--fix", fix)]
     options += [word for setting in state.settings for word in ("--set", setting)]
     return {
@@ -258,7 +259,7 @@ def stragglers(run: LoadedRun, state: ViewState, *, with_replay: bool = True) ->
         "asked": {"fix": list(state.fixes), "set": list(state.settings)},
         "command": command_line("whatif", run.trace.path, *options) if is_asked else "",
         "what_if": result,
-        "error": error,
+        **refused,
         "rejected": list(state.rejected),
     }
 

@@ -10,11 +10,12 @@ import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ..wording.message import Message, message
 from .facts import FORMAT, Baseline
 
 MOST_BYTES = 50_000
 _MOST_READ = 16 << 20
-_REMEDY = "Write it anew: meshscope gate baseline RUN... -o FILE"
+_REMEDY = message("advice.baseline_anew")
 
 
 def to_json(baseline: Baseline) -> str:
@@ -32,9 +33,9 @@ def to_json(baseline: Baseline) -> str:
         if len(text.encode()) <= MOST_BYTES:
             return text
     raise ConfigError(
-        f"{len(baseline.runs)} runs make a baseline of more than {MOST_BYTES // 1000} kB",
+        message("refused.baseline_too_large", runs=len(baseline.runs), most_kb=MOST_BYTES // 1000),
         where="baseline",
-        remedy="Give fewer runs; 10 are enough",
+        remedy=message("advice.fewer_runs"),
     )
 
 
@@ -65,45 +66,53 @@ def load_baseline(path: Path) -> Baseline:
         raw = path.read_bytes() if path.stat().st_size <= _MOST_READ else b""
     except OSError as error:
         raise ConfigError(
-            f"no baseline can be read: {error.strerror or error}", where=str(path), remedy=_REMEDY
+            message("refused.baseline_unreadable", error=error.strerror or str(error)),
+            where=str(path),
+            remedy=_REMEDY,
         ) from error
     try:
         head = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ConfigError(f"is not JSON: {error}", where=str(path), remedy=_REMEDY) from error
+        raise ConfigError(
+            message("refused.no_json", error=str(error)), where=str(path), remedy=_REMEDY
+        ) from error
     version = head.get("meshscope_gate_baseline") if isinstance(head, dict) else None
     if version is None:
-        raise ConfigError("is no baseline of a gate", where=str(path), remedy=_REMEDY)
+        raise ConfigError(message("refused.no_baseline"), where=str(path), remedy=_REMEDY)
     if version != FORMAT:
-        what = f"has baseline format {version!r}; this program reads {FORMAT}"
+        what = message("refused.baseline_format", found=version, known=FORMAT)
         raise ConfigError(what, where=str(path), remedy=_REMEDY)
     try:
         baseline = msgspec.convert(head, Baseline)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ConfigError(f"is damaged: {error}", where=str(path), remedy=_REMEDY) from error
+        raise ConfigError(
+            message("refused.baseline_damaged", damage=str(error)), where=str(path), remedy=_REMEDY
+        ) from error
     _check(baseline, path)
     return baseline
 
 
 def _check(baseline: Baseline, path: Path) -> None:
     """Refuse numbers that cannot be."""
-    wrong = ""
+    wrong: Message | None = None
     if not baseline.runs:
-        wrong = "holds no run"
+        wrong = message("baseline_damage.no_run")
     for run in baseline.runs:
         times = (run.p50_ns, run.p99_ns, *run.classes_ns.values(), *run.stages_ns.values())
         if not all(math.isfinite(time) and 0 <= time < 1e18 for time in times):
-            wrong = f"run {run.name} has a time that cannot be"
+            wrong = message("baseline_damage.impossible_time", run=run.name)
         # A run has all of these, or none: then only counts are compared.
         is_timed = [run.steps > 0, run.p50_ns > 0, run.p99_ns > 0, baseline.window.count > 0]
         if run.steps < 0 or len(set(is_timed)) > 1:
-            wrong = f"run {run.name} has no step time above 0"
+            wrong = message("baseline_damage.no_step_time", run=run.name)
     if any(low < 0 or high < low for low, high in baseline.counts.values()):
-        wrong = "has a count that cannot be"
+        wrong = message("baseline_damage.impossible_count")
     if baseline.window.first < 0 or baseline.window.count < 0:
-        wrong = "has a window of steps that cannot be"
+        wrong = message("baseline_damage.impossible_window")
     if wrong:
-        raise ConfigError(f"is damaged: {wrong}", where=str(path), remedy=_REMEDY)
+        raise ConfigError(
+            message("refused.baseline_damaged", damage=wrong), where=str(path), remedy=_REMEDY
+        )
 
 
 def is_baseline(path: Path) -> bool:

@@ -25,7 +25,7 @@ from ..tables.classes import (
     UNSPLIT,
 )
 from ..tables.results import Diagnosis
-from ..wording.message import Text, message
+from ..wording.message import Message, Text, message
 
 METRICS = (
     *("mfu", "bubble_frac", "exposed_comm_frac", "peak_memory_frac"),
@@ -55,11 +55,12 @@ def is_share(name: str) -> bool:
     return name.endswith("_frac") or name in ("mfu", "hfu")
 
 
-def like(name: str) -> str:
+def like(name: str) -> Message:
     """Return what a name that is no metric may have meant."""
     near = get_close_matches(name, (*METRICS, *MORE_METRICS, *_AXES, *_CLASSES), 1, 0.6)
-    some = ", ".join((*METRICS, *MORE_METRICS))
-    return f"Did you mean {near[0]}" if near else f"Use one of {some}, or CLASS_frac"
+    if near:
+        return message("advice.meant", name=near[0])
+    return message("advice.metrics", known=[*METRICS, *MORE_METRICS])
 
 
 def value_of(result: Diagnosis, name: str) -> Known:

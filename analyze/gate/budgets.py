@@ -16,7 +16,7 @@ from ..output.text.amounts import limits_section
 from ..tables.results import Diagnosis
 from ..tables.toml_file import read_toml
 from ..wording.limits import Limit
-from ..wording.message import Text, message_to_json
+from ..wording.message import Text, message, message_to_json
 from .budget_metrics import HIGH_IS_GOOD, is_metric, is_share, like, value_of
 
 _LARGEST = 1e18
@@ -68,9 +68,9 @@ def load_budgets(path: Path) -> tuple[Budget, ...]:
     table = content.get("budget")
     if not isinstance(table, dict) or not table:
         raise ConfigError(
-            "its [budget] holds no bound" if table == {} else "has no [budget] table",
+            message("refused.empty_budget") if table == {} else message("refused.no_budget"),
             where=str(path),
-            remedy="Write a line [budget], and below it lines such as mfu = { min = 0.4 }",
+            remedy=message("advice.budget", example="mfu = { min = 0.4 }"),
         )
     return tuple(_budget(f"{path}: budget.{name}", name, bounds) for name, bounds in table.items())
 
@@ -88,31 +88,33 @@ def bounded(name: str, bound: float | Mapping[str, float]) -> Budget:
 
 def _budget(where: str, name: str, bounds: object) -> Budget:
     if not is_metric(name):
-        raise ConfigError("unknown metric", where=where, remedy=like(name))
+        raise ConfigError(message("refused.metric"), where=where, remedy=like(name))
     if not isinstance(bounds, dict) or not bounds or set(bounds) - {"min", "max"}:
         # A time in ns, or a share of 1.
         example = 250_000_000 if name.endswith("_ns") else 0.1
         raise ConfigError(
-            "needs min, max or both", where=where, remedy=f"Write: {name} = {{ max = {example} }}"
+            message("refused.no_bound"),
+            where=where,
+            remedy=message("advice.bound", example=f"{name} = {{ max = {example} }}"),
         )
     for key, value in bounds.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-            raise ConfigError(f"{key} is not a number", where=where)
+            raise ConfigError(message("refused.no_number", key=key), where=where)
         if not is_share(name) and abs(value) > _LARGEST:
             raise ConfigError(
-                f"{key} = {_short(value)} bounds nothing: nothing measured is so large",
+                message("refused.bounds_nothing", key=key, value=_short(value)),
                 where=where,
-                remedy=f"Leave {key} out, or give a bound that can be broken",
+                remedy=message("advice.real_bound", key=key),
             )
         if is_share(name) and not 0 <= value <= 1:
             raise ConfigError(
-                f"{key} = {_short(value)} is no share: these lie between 0 and 1",
+                message("refused.no_share", key=key, value=_short(value)),
                 where=where,
-                remedy=f"For 30 % write {key} = 0.3",
+                remedy=message("advice.share", key=key),
             )
     low, high = bounds.get("min"), bounds.get("max")
     if low is not None and high is not None and low > high:
-        raise ConfigError("min is above max: nothing could pass", where=where)
+        raise ConfigError(message("refused.min_above_max"), where=where)
     return Budget(metric=name, min=low, max=high)
 
 

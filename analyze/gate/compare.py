@@ -114,9 +114,9 @@ def _require_one_unit(base: Sequence[RunFacts], candidate: Sequence[RunFacts]) -
     for run in candidate:
         if not 1 / _OTHER_UNIT < run.p50_ns / usual < _OTHER_UNIT:
             raise TraceFormatError(
-                f"has a median step of {run.p50_ns:g} ns, the baseline of {usual:g} ns",
+                message("refused.other_unit", own_ns=run.p50_ns, usual_ns=usual),
                 where=run.name,
-                remedy="Give both in nanoseconds",
+                remedy=message("advice.nanoseconds"),
             )
 
 

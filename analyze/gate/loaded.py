@@ -12,8 +12,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ..tables.arrays import FloatArray
 from ..wording.limits import Limit, limit_texts
-from ..wording.message import message
-from ..wording.words import counted
+from ..wording.message import Message, message
 from .facts import FORMAT, Baseline, Count, RunFacts, Window
 from .settle import LEAST_STEPS, settle
 
@@ -72,14 +71,14 @@ def time_limits(runs: Sequence[LoadedRun], window: Window | None = None) -> list
     return limits
 
 
-def _too_short(run: LoadedRun, window: Window | None) -> tuple[str, str]:
-    steps = counted(len(run.step_ns), "usable step")
-    if window and window.first and len(run.step_ns) >= LEAST_STEPS:
+def _too_short(run: LoadedRun, window: Window | None) -> tuple[Message, Message]:
+    own = len(run.step_ns)
+    if window and window.first and own >= LEAST_STEPS:
         last = window.first + window.count - 1
-        what = f"has {steps}; the baseline is settled from step {window.first} to {last}"
-        least = window.first + LEAST_STEPS
-        return what, f"Record {least} steps or more, or make a baseline of runs as short"
-    return f"has {steps}; a gate of times needs {LEAST_STEPS}", "Record more steps of the same job"
+        what = message("refused.not_settled", own=own, first=window.first, last=last)
+        return what, message("advice.longer_run", least=window.first + LEAST_STEPS)
+    what = message("refused.too_few_steps", own=own, least=LEAST_STEPS)
+    return what, message("advice.more_steps")
 
 
 def window_of(runs: Sequence[LoadedRun]) -> Window:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ..wording.message import message
 from .facts import Baseline
 from .loaded import LoadedRun
 from .results import Check, Reason
@@ -40,16 +41,24 @@ def require_one_job(runs: Sequence[LoadedRun]) -> None:
     for run in runs:
         if run.ended:
             raise ConfigError(
-                f"broke off. {run.ended}", where=run.name, remedy="Repeat it, or leave it out"
+                message("refused.broke_off", end=run.ended),
+                where=run.name,
+                remedy=message("advice.leave_out"),
             )
     for run in runs[1:]:
         for name, before in runs[0].setup.items():
             after = run.setup.get(name)
             if None not in (before, after) and before != after:
                 raise ConfigError(
-                    f"{name.replace('_', ' ')} is {after}, but {before} in {runs[0].name}",
+                    message(
+                        "refused.other_setup",
+                        name=name,
+                        own=str(after),
+                        other=str(before),
+                        run=runs[0].name,
+                    ),
                     where=run.name,
-                    remedy="A baseline takes runs of one job with one setup",
+                    remedy=message("advice.one_setup"),
                 )
 
 

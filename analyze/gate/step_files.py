@@ -15,6 +15,7 @@ import numpy as np
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ..wording.message import Message, message
 from .loaded import LoadedRun
 
 COLUMNS = ("run", "step", "step_time_ns")
@@ -23,7 +24,7 @@ MOST_BYTES = 1 << 30
 _LARGEST_NS = 1e18
 """32 years: what is longer is no step time."""
 _LARGEST_STEP = 1 << 53
-_REMEDY = "Write a header run,step,step_time_ns and one line a step"
+_REMEDY = message("steps_file.header")
 
 
 def is_step_file(path: Path) -> bool:
@@ -47,7 +48,11 @@ def read_step_file(path: Path) -> list[LoadedRun]:
         OSError: It cannot be read.
     """
     if path.stat().st_size > MOST_BYTES:
-        _refuse(path, f"is larger than {MOST_BYTES >> 30} GiB", "Keep only the three columns")
+        _refuse(
+            path,
+            message("steps_file.too_large", most_bytes=MOST_BYTES),
+            message("steps_file.keep_columns"),
+        )
     raw = path.read_bytes()
     rows = _csv_rows(path, raw) if path.suffix.lower() == ".csv" else _json_rows(path, raw)
     runs: dict[str, dict[int, float]] = {}
@@ -55,10 +60,14 @@ def read_step_file(path: Path) -> list[LoadedRun]:
         name, step, step_ns = _row(path, place, row)
         steps = runs.setdefault(name, {})
         if step in steps:
-            _refuse(path, f"{place}: step {step} of run {name} is there twice", "Keep one of them")
+            _refuse(
+                path,
+                message("steps_file.twice", place=place, step=step, run=name),
+                message("steps_file.keep_one"),
+            )
         steps[step] = step_ns
     if not runs:
-        _refuse(path, "holds no step", _REMEDY)
+        _refuse(path, message("steps_file.no_step"), _REMEDY)
     return [_run(name, steps) for name, steps in runs.items()]
 
 
@@ -71,7 +80,7 @@ def _csv_rows(path: Path, raw: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        _refuse(path, "is not UTF-8 text", _REMEDY)
+        _refuse(path, message("refused.no_utf8"), _REMEDY)
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         names = [name.strip() for name in reader.fieldnames or ()]
@@ -80,32 +89,32 @@ def _csv_rows(path: Path, raw: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]
         for row in reader:
             yield f"line {reader.line_num}", row
     except csv.Error as error:
-        _refuse(path, f"is not CSV: {error}", _REMEDY)
+        _refuse(path, message("refused.no_csv", error=str(error)), _REMEDY)
 
 
 def _json_rows(path: Path, raw: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
         content = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        _refuse(path, f"is not JSON: {error}", _REMEDY_JSON)
+        _refuse(path, message("refused.no_json", error=str(error)), _REMEDY_JSON)
     rows = _of_columns(path, content) if isinstance(content, dict) else content
     if not isinstance(rows, list):
-        _refuse(path, "is no list of steps", _REMEDY_JSON)
+        _refuse(path, message("steps_file.no_list"), _REMEDY_JSON)
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            _refuse(path, f"row {number} is no object", _REMEDY_JSON)
+            _refuse(path, message("steps_file.no_object", row=number), _REMEDY_JSON)
         _require_columns(path, row)
         yield f"row {number}", row
 
 
-_REMEDY_JSON = 'Write a list of {"run": "a", "step": 1, "step_time_ns": 5e8}'
+_REMEDY_JSON = message("steps_file.rows", example='{"run": "a", "step": 1, "step_time_ns": 5e8}')
 
 
 def _of_columns(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
     _require_columns(path, content)
     columns = [content[name] for name in COLUMNS]
     if not all(isinstance(column, list) for column in columns) or len(set(map(len, columns))) != 1:
-        _refuse(path, "its columns are no lists of one length", _REMEDY_JSON)
+        _refuse(path, message("steps_file.unequal_columns"), _REMEDY_JSON)
     return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -114,21 +123,27 @@ def _require_columns(path: Path, names: Iterable[str]) -> None:
     for wanted in COLUMNS:
         if wanted not in found:
             near = get_close_matches(wanted, found, 1, 0.6)
-            remedy = f"Rename {near[0]} to {wanted}" if near else _REMEDY
-            _refuse(path, f"has no column {wanted}", remedy)
+            remedy = message("steps_file.rename", found=near[0], wanted=wanted) if near else _REMEDY
+            _refuse(path, message("steps_file.no_column", column=wanted), remedy)
 
 
 def _row(path: Path, place: str, row: Mapping[str, Any]) -> tuple[str, int, float]:
     name = row["run"]
     if name is None or isinstance(name, bool | list | dict) or not str(name).strip():
-        _refuse(path, f"{place}: run is empty", "Name the run of every step")
+        _refuse(path, message("steps_file.no_run", place=place), message("steps_file.name_runs"))
     step = _number(path, place, "step", row["step"])
     if step != int(step) or abs(step) > _LARGEST_STEP:
-        _refuse(path, f"{place}: step {row['step']} is no whole number", "Number the steps from 0")
+        _refuse(
+            path,
+            message("steps_file.no_number_of_step", place=place, step=str(row["step"])),
+            message("steps_file.number_steps"),
+        )
     step_ns = _number(path, place, "step_time_ns", row["step_time_ns"])
     if not 0 < step_ns <= _LARGEST_NS:
         _refuse(
-            path, f"{place}: step_time_ns {step_ns:g} is no step time", "Give nanoseconds above 0"
+            path,
+            message("steps_file.no_step_time", place=place, step_ns=step_ns),
+            message("steps_file.nanoseconds"),
         )
     return str(name).strip(), int(step), step_ns
 
@@ -140,9 +155,13 @@ def _number(path: Path, place: str, column: str, value: object) -> float:
         number = float("nan")
     if not math.isfinite(number):
         shown = "empty" if value in (None, "") else str(value)[:40]
-        _refuse(path, f"{place}: {column} is {shown}, not a number", "Correct or remove that line")
+        _refuse(
+            path,
+            message("steps_file.no_value", place=place, column=column, value=shown),
+            message("steps_file.correct"),
+        )
     return number
 
 
-def _refuse(path: Path, what: str, remedy: str) -> NoReturn:
+def _refuse(path: Path, what: Message, remedy: Message) -> NoReturn:
     raise TraceFormatError(what, where=str(path), remedy=remedy)

@@ -13,9 +13,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, TypeAlias
 
+from meshscope.probe.schema.errors import MeshscopeError
+
 from .quantities import QuantityFormatter
 
-CATALOGUE = ("catalogue.toml", "limits.toml")
+CATALOGUE = ("catalogue.toml", "limits.toml", "errors.toml")
 """Files of sentences; no part is in two of them."""
 _FORMATTER = QuantityFormatter()
 
@@ -73,6 +75,22 @@ def message_to_json(text: Text) -> dict[str, Any] | None:
         "code": text.code,
         "values": {name: _plain(value) for name, value in text.values.items()},
     }
+
+
+NO_ERROR: Mapping[str, Any] = {"error": None, "error_messages": None}
+"""What ``error_to_json`` gives where nothing went wrong."""
+
+
+def error_to_json(error: MeshscopeError) -> dict[str, Any]:
+    """Return the text of an error with code and values of what is wrong and of the advice; None without a code."""
+    return {
+        "error": str(error),
+        "error_messages": {name: _plain_text(said) for name, said in error.said.items()},
+    }
+
+
+def _plain_text(said: object) -> dict[str, Any] | None:
+    return message_to_json(said) if isinstance(said, Message) else None
 
 
 def message_from_json(said: Mapping[str, Any]) -> Message:

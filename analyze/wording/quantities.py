@@ -16,6 +16,7 @@ In a sentence of the catalogue the form stands after the colon::
     {items:series}   a; b            {items:sentences}  A. B
     {share:percent0} 15 %            {drift:ppm}     12.5 ppm
     {value:short}    1.234e+15       {peak:tflops}   989 TFLOP/s
+    {names:all}      a, b, c         every one, however many
 """
 
 from __future__ import annotations
@@ -230,6 +231,7 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "short": _short,
     "tflops": _tflops,
     "sentences": _sentences,
+    "all": ", ".join,
     "percent0": partial(percent, places=0),
 }
 

@@ -17,6 +17,9 @@ errors and goes on.
 
 from .printable import printable
 
+Said = object
+"""A text, or a message of the catalogue: what ``str()`` makes a sentence of."""
+
 
 class MeshscopeError(Exception):
     """An error with what happened, where, and what to do about it.
@@ -25,13 +28,15 @@ class MeshscopeError(Exception):
         what: One clause without a full stop.
         where: The path, column or option it is about; may be empty.
         remedy: What the reader can do now; may be empty.
+        said: ``what`` and ``remedy`` as they were given: messages with their values, or texts.
     """
 
-    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+    def __init__(self, what: Said, *, where: str = "", remedy: Said = "") -> None:
         """Keep the three parts and join them into one line that a terminal can show."""
-        self.what = what
+        self.said = {"what": what, "remedy": remedy}
+        self.what = what = str(what)
         self.where = where
-        self.remedy = remedy
+        self.remedy = remedy = str(remedy)
         place = f"{where}: " if where else ""
         advice = f". {remedy}" if remedy else ""
         super().__init__(printable(f"{place}{what}{advice}"))

@@ -10,6 +10,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from ...formulas.schedules import SCHEDULES
+from ...wording.message import Message, message
 
 PLACES = ("rank", "stage", "host", "group", "link", "axis")
 CAUSES = (
@@ -57,7 +58,7 @@ class Change:
         """
         match = _FACTOR.fullmatch(self.value)
         if match is None or not 1 / MOST_FACTOR <= float(match[1]) <= MOST_FACTOR:
-            raise _bad(self, f"a speed-up such as 2x or 1.1x, up to {MOST_FACTOR:.0f}x")
+            raise _bad(self, message("advice.speed_up", most=f"{MOST_FACTOR:.0f}x"))
         return float(match[1])
 
     def whole(self) -> int:
@@ -68,7 +69,7 @@ class Change:
         """
         least = 0 if self.name in PLACES else 1
         if not _WHOLE.fullmatch(self.value) or int(self.value) < least:
-            raise _bad(self, f"a whole number from {least} on, of at most 9 digits")
+            raise _bad(self, message("advice.whole_number", least=least))
         return int(self.value)
 
     def layers(self) -> tuple[list[int] | None, list[int]]:
@@ -83,9 +84,7 @@ class Change:
     def _list(self, text: str) -> list[int]:
         parts = [part.strip() for part in text.split(",")]
         if not all(map(_WHOLE.fullmatch, parts)):
-            raise _bad(
-                self, "layers per stage such as 9,8,8,7, or with those of now: '9,8,8,7->8,8,8,8'"
-            )
+            raise _bad(self, message("advice.layers_by_stage"))
         return [int(part) for part in parts]
 
     def schedule(self) -> ScheduleKind:
@@ -95,7 +94,7 @@ class Change:
             ConfigError: There is none.
         """
         if self.value not in SCHEDULES:
-            raise _bad(self, f"one of {', '.join(SCHEDULES)}")
+            raise _bad(self, message("advice.one_of", known=list(SCHEDULES)))
         return ScheduleKind(self.value)
 
 
@@ -108,19 +107,16 @@ def parse_changes(fixes: Sequence[str], settings: Sequence[str]) -> list[Change]
     changes = [_fix(text) for text in fixes] + [_setting(text) for text in settings]
     if not changes:
         raise ConfigError(
-            "nothing to change",
-            where="whatif",
-            remedy="Give --fix rank=5, --fix stage=3, --fix gc_pause, --set microbatches=64, "
-            "--set schedule=zb-h1, --set layers=9,8,8,7, --set link.dp=2x or --set dtype.dp=bf16",
+            message("refused.no_change"), where="whatif", remedy=message("advice.change")
         )
     seen: set[tuple[str, str]] = set()
     for change in changes:
         key = (change.name, change.value if change.is_fix else "set")
         if key in seen:
             raise ConfigError(
-                f"{change.name} is given twice",
+                message("refused.given_twice", name=change.name),
                 where="--fix" if change.is_fix else "--set",
-                remedy="Give it once; other values are predictions of their own",
+                remedy=message("advice.give_once"),
             )
         seen.add(key)
     return changes
@@ -133,8 +129,12 @@ def _fix(text: str) -> Change:
         value = str(int(value))
     if (name in PLACES and value) or (name in CAUSES and not value):
         return Change(name, value, is_fix=True)
-    known = ", ".join([*(f"{place}=…" for place in PLACES), *CAUSES])
-    raise ConfigError(f"cannot fix {text!r}", where="--fix", remedy=f"Known: {known}")
+    known = [*(f"{place}=…" for place in PLACES), *CAUSES]
+    raise ConfigError(
+        message("refused.fix", text=text),
+        where="--fix",
+        remedy=message("advice.known", known=known),
+    )
 
 
 def _setting(text: str) -> Change:
@@ -144,14 +144,16 @@ def _setting(text: str) -> Change:
     if value and (name in SETTINGS or name in axes or name in TRANSFERS):
         return Change(name, value, is_fix=False)
     of_transfers = ("dtype.dp=bf16", "bucket.dp=25MB", "hierarchy.dp=on")
-    known = ", ".join(
-        [*(f"{name}=…" for name in SETTINGS), *(f"{axis}=2x" for axis in axes), *of_transfers]
+    known = [*(f"{name}=…" for name in SETTINGS), *(f"{axis}=2x" for axis in axes), *of_transfers]
+    raise ConfigError(
+        message("refused.setting", text=text),
+        where="--set",
+        remedy=message("advice.known", known=known),
     )
-    raise ConfigError(f"cannot set {text!r}", where="--set", remedy=f"Known: {known}")
 
 
-def _bad(change: Change, wanted: str) -> ConfigError:
+def _bad(change: Change, wanted: Message) -> ConfigError:
     option = "--fix" if change.is_fix else "--set"
     return ConfigError(
-        f"{change.name}={change.value} is not valid", where=option, remedy=f"Give {wanted}"
+        message("refused.value", name=change.name, value=change.value), where=option, remedy=wanted
     )

@@ -56,9 +56,11 @@ def stage_costs(
         now, said = np.array(stated, np.float64), []
         if sum(stated) != sum(then):
             raise ConfigError(
-                f"layers={change.value} has {sum(stated)} layers now and {sum(then)} then",
+                message(
+                    "refused.layers_differ", layers=change.value, now=sum(stated), then=sum(then)
+                ),
                 where="--set",
-                remedy="Give as many layers as the model has on both sides",
+                remedy=message("advice.same_layers"),
             )
     else:
         now, said = _judged(cost_ns.sum(axis=0), then, repair)
@@ -91,12 +93,12 @@ def _check_split(change: Change, split: list[int], stages: int, total: object) -
     fits = len(split) == stages and sum(split) > 0 and min([1, *inner]) > 0
     if fits and (not is_known or sum(split) == total):
         return
-    of_model = f"{total} layers over " if is_known else ""
-    raise ConfigError(
-        f"layers={change.value} does not fit the run",
-        where="--set",
-        remedy=f"Give {of_model}{stages} stages, with one layer or more between the ends",
+    advice = (
+        message("advice.layers_over_stages", layers=total, stages=stages)
+        if is_known
+        else message("advice.layers_of_stages", stages=stages)
     )
+    raise ConfigError(message("refused.layers", layers=change.value), where="--set", remedy=advice)
 
 
 def inferred_layers(cost_ns: FloatArray, total: int) -> IntArray | None:
@@ -230,7 +232,7 @@ def _unknown(stages: int, total: int) -> ConfigError:
     """Return the error of a present split that cannot be told."""
     even = ",".join(str(len(part)) for part in np.array_split(np.arange(total), stages))
     return ConfigError(
-        "the costs of the stages do not determine how many layers each has now",
+        message("refused.layers_of_now"),
         where="--set layers",
-        remedy=f"State it before the new one: --set 'layers={even}->…', with what the job has now",
+        remedy=message("advice.layers_of_now", even=even),
     )

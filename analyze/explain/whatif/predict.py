@@ -143,7 +143,7 @@ def _repaired(account: Account, changes: list[Change], *, with_times: bool) -> _
     program = account.program
     if program is None:
         raise MeshscopeError(
-            "no prediction: nothing tells who waited for whom",
+            message("refused.no_prediction"),
             where=str(account.trace.path),
             remedy="; ".join(map(limit_text, account.limits[-1:])),
         )

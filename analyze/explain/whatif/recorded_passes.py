@@ -21,6 +21,7 @@ from ...align.steps.time_lookup import overlaps
 from ...formulas.schedules import PASS_KINDS
 from ...tables.arrays import FloatArray
 from ...tables.classes import WAIT_CLASSES, WIRE_CLASSES, class_code
+from ...wording.message import message
 from ..run_account import Account
 from .repaired_times import RepairedTimes
 
@@ -222,7 +223,7 @@ def _messages(
 
 def _not_separable(account: Account) -> ConfigError:
     return ConfigError(
-        "this capture does not separate forward and backward",
+        message("refused.passes_not_separate"),
         where=str(account.trace.path),
-        remedy="Capture with the probe at level stages or above",
+        remedy=message("advice.capture_stages"),
     )

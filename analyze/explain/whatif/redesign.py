@@ -22,7 +22,6 @@ from ...formulas.schedules import CHUNKED, SCHEDULES, SPLIT_BACKWARD, stage_of
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.trace import Trace
 from ...wording.message import Message, message
-from ...wording.words import counted
 from ..run_account import Account
 from .changes import Change
 from .layers import layer_cost, moved_costs, stage_costs
@@ -78,9 +77,9 @@ def present_pipeline(account: Account) -> PresentPipeline:
     layout = _layout(account.trace)
     if layout.pp == 1:
         raise ConfigError(
-            "the run has one pipeline stage: there is nothing to balance",
+            message("refused.balance_of_one_stage"),
             where=str(account.trace.path),
-            remedy="Use meshscope plan for other meshes",
+            remedy=message("advice.plan"),
         )
     schedule = _schedule(account, layout)
     pipeline, _ = _recorded_pipeline(account, layout, schedule, None)
@@ -173,9 +172,9 @@ def redesign(
 def _layout(trace: Trace) -> ParallelLayout:
     if trace.layout is None:
         raise ConfigError(
-            "the layout of this run is not known",
+            message("refused.no_layout"),
             where=str(trace.path),
-            remedy="State it with --topology FILE, or capture with the probe",
+            remedy=message("advice.state_layout"),
         )
     return trace.layout
 
@@ -187,13 +186,11 @@ def _schedule(account: Account, layout: ParallelLayout) -> ScheduleKind:
     if found in SCHEDULES and SCHEDULES[ScheduleKind(found)].has_order(layout.vpp):
         return ScheduleKind(found)
     raise ConfigError(
-        f"the schedule {found} of this run cannot be simulated with {counted(layout.vpp, 'chunk')} a rank"
+        message("refused.schedule_of_run", schedule=found, chunks=layout.vpp)
         if found
-        else "the pipeline schedule of this run is not known",
+        else message("refused.no_schedule"),
         where=str(account.trace.path),
-        remedy="Use --fix, --set compute or --set link alone, which replay the recorded run"
-        if found
-        else "Give the schedule to meshscope.probe.attach(), or use --fix alone",
+        remedy=message("advice.replayed_changes") if found else message("advice.state_schedule"),
     )
 
 
@@ -208,9 +205,9 @@ def _shape(
     if layout.pp == 1:
         for name in {"schedule", "chunks", "layers"} & wanted.keys():
             raise ConfigError(
-                f"the run has one pipeline stage, which has no {name} to set",
+                message("refused.setting_of_one_stage", name=name),
                 where="--set",
-                remedy="Set microbatches, compute or link",
+                remedy=message("advice.set_without_pipeline"),
             )
     kind = wanted["schedule"].schedule() if "schedule" in wanted else now
     stated = wanted["chunks"].whole() if "chunks" in wanted else None
@@ -221,19 +218,21 @@ def _shape(
     if not (own.fits_chunks(chunks) if own is not None else chunks == 1):
         needs = own.chunks_text if own is not None else "one chunk"
         raise ConfigError(
-            f"the schedule {kind} takes {needs} a rank, not {chunks}",
+            message("refused.chunks_of_schedule", schedule=kind, needs=needs, chunks=chunks),
             where="--set chunks" if stated else "--set schedule",
-            remedy="Leave chunks out, or give --set schedule=interleaved-1f1b --set chunks=2",
+            remedy=message("advice.chunks"),
         )
     if isinstance(layers, int) and chunks > 1 and chunks * layout.pp > layers:
         raise ConfigError(
-            f"{chunks} chunks on {layout.pp} ranks are more stages than the model has layers ({layers})",
+            message("refused.more_stages", chunks=chunks, ranks=layout.pp, layers=layers),
             where="--set chunks",
-            remedy=f"Give at most {layers // layout.pp}",
+            remedy=message("advice.at_most", most=layers // layout.pp),
         )
     if chunks * layout.pp > MOST_PASSES:
         raise ConfigError(
-            f"{chunks} chunks are too many", where="--set chunks", remedy="Give fewer"
+            message("refused.too_many_chunks", chunks=chunks),
+            where="--set chunks",
+            remedy=message("advice.at_most", most=MOST_PASSES // layout.pp),
         )
     return kind, chunks
 
@@ -242,9 +241,9 @@ def _check_size(change: Change, stages: int) -> None:
     most = max(1, MOST_PASSES // stages)
     if change.whole() > most:
         raise ConfigError(
-            f"{change.name}={change.value} is more than can be simulated",
+            message("refused.too_large", name=change.name, value=change.value),
             where="--set",
-            remedy=f"Give at most {most} with {stages} stages",
+            remedy=message("advice.at_most_of_stages", most=most, stages=stages),
         )
 
 

@@ -156,9 +156,9 @@ def _suspects(account: Account, work: Work, fixes: list[Change]) -> list[Suspect
     alone = [rank for rank in wanted if np.isnan(is_alone[rank])]
     if alone:
         raise ConfigError(
-            f"rank {alone[0]} has no peer that runs the same operations",
+            message("refused.no_peer", rank=alone[0]),
             where="--fix",
-            remedy="What it would take if it were healthy is not known; try --fix stage=N",
+            remedy=message("advice.fix_stage"),
         )
     known = set(account.suspects())
     slow = sorted({*wanted, *known})
@@ -199,9 +199,9 @@ def _rank(account: Account, change: Change) -> int:
     ranks = account.windows.ranks.tolist()
     if rank not in ranks:
         raise ConfigError(
-            f"rank {rank} is not in the capture",
+            message("refused.no_rank", rank=rank),
             where="--fix",
-            remedy=f"Captured: {len(ranks)} ranks, {ranks[0]}..{ranks[-1]}",
+            remedy=message("advice.captured", ranks=len(ranks), first=ranks[0], last=ranks[-1]),
         )
     return rank
 
@@ -212,9 +212,9 @@ def _ranks_of_host(account: Account, change: Change) -> list[int]:
     if not found:
         hosts = sorted(set(clocks.values()))[:8]
         raise ConfigError(
-            f"no rank ran on host {change.value!r}",
+            message("refused.no_host", host=change.value),
             where="--fix",
-            remedy=f"Hosts: {', '.join(hosts)}" if hosts else "The capture does not name its hosts",
+            remedy=message("advice.hosts", known=hosts) if hosts else message("advice.no_hosts"),
         )
     return found
 
@@ -316,9 +316,11 @@ def check_places(account: Account, changes: list[Change]) -> None:
             continue
         if not (_directions(value) if name == "link" else {value}) <= set(known):
             raise ConfigError(
-                f"no {name} {value!r} in the capture",
+                message("refused.no_place", kind=name, name=value),
                 where="--fix" if change.is_fix else "--set",
-                remedy=f"Known: {', '.join(known[:12])}" if known else f"It names no {name} at all",
+                remedy=message("advice.known", known=known[:12])
+                if known
+                else message("advice.none_known", kind=name),
             )
 
 

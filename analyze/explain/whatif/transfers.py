@@ -10,7 +10,7 @@ import numpy as np
 from meshscope.probe.schema.errors import ConfigError
 
 from ...tables.arrays import FloatArray
-from ...wording.message import message
+from ...wording.message import Message, message
 from ..replay.program import Program
 from .buckets import bucket_shares, gradient_chains
 from .changes import Change
@@ -39,11 +39,11 @@ _UNITS = {
 }
 ONE_BUCKET = "one"
 WHY_UNKNOWN = {
-    NO_SUMS: "no all-reduce of known size and time on this axis",
-    NO_HOSTS: "hosts of some ranks are unknown; state [[host]] in a topology file",
-    ONE_HOST: "no group of the axis has two ranks on each of several hosts",
-    UNEVEN: "groups hold unequal numbers of ranks on their hosts",
-    NO_RATE: "no all-reduce inside a host shows its rate",
+    NO_SUMS: message("two_levels.no_sums"),
+    NO_HOSTS: message("two_levels.no_hosts"),
+    ONE_HOST: message("two_levels.one_host"),
+    UNEVEN: message("two_levels.uneven"),
+    NO_RATE: message("two_levels.no_rate"),
 }
 """Why two levels have no price, after a colon."""
 TRANSFER_NOTES = {
@@ -65,9 +65,9 @@ def bucket_bytes(text: str) -> float | None:
     match = _SIZE.fullmatch(text)
     if match is None or float(match[1]) <= 0:
         raise ConfigError(
-            f"{text!r} is no size of a bucket",
+            message("refused.bucket", text=text),
             where="--set bucket",
-            remedy=f"Give 25MB, 64MiB, or {ONE_BUCKET} for one bucket",
+            remedy=message("advice.bucket", one=ONE_BUCKET),
         )
     return float(match[1]) * _UNITS[match[2]]
 
@@ -84,27 +84,31 @@ def changed_shares(model: TransferModel, change: Change) -> FloatArray:
     if kind == TransferChange.BUCKET:
         size = bucket_bytes(change.value)
         if gradient_chains(model, axis).empty:
-            raise _lacks(
-                change, "no sums of known size on this axis", "Record collectives one by one"
-            )
+            raise _lacks(change, message("refused.no_sums"), message("advice.record_collectives"))
         return bucket_shares(model, axis, size)
     if change.value != "on":
-        raise _lacks(change, f"{change.value!r} is not valid", "Give hierarchy.dp=on")
+        raise _lacks(
+            change, message("refused.hierarchy", text=change.value), message("advice.hierarchy")
+        )
     shares, why = hierarchy_shares(model, axis)
     if why is not None:
-        raise _lacks(change, WHY_UNKNOWN[why], "Compare with: meshscope topology")
+        raise _lacks(change, WHY_UNKNOWN[why], message("advice.topology"))
     return shares
 
 
 def _typed(model: TransferModel, axis: str, change: Change) -> FloatArray:
     if change.value not in TYPE_BYTES:
-        raise _lacks(change, f"{change.value!r} is no type", f"Use {', '.join(TYPE_BYTES)}")
+        raise _lacks(
+            change,
+            message("refused.type", text=change.value),
+            message("advice.one_of", known=list(TYPE_BYTES)),
+        )
     ratio = type_ratios(model, axis, TYPE_BYTES[change.value])
     if not (ratio < 1).any():
         raise _lacks(
             change,
-            "no recorded transfer of this axis has a wider floating type",
-            "The type of elements must be in the capture",
+            message("refused.no_wider_type"),
+            message("advice.record_types"),
         )
     return type_shares(model, ratio)
 
@@ -123,8 +127,8 @@ def type_shares(model: TransferModel, ratio: FloatArray) -> FloatArray:
     return np.nan_to_num(part, nan=0.0, posinf=0.0, neginf=0.0) * (1.0 - ratio)
 
 
-def _lacks(change: Change, message: str, remedy: str) -> ConfigError:
-    return ConfigError(message, where=f"--set {change.name}={change.value}", remedy=remedy)
+def _lacks(change: Change, what: Message, remedy: Message) -> ConfigError:
+    return ConfigError(what, where=f"--set {change.name}={change.value}", remedy=remedy)
 
 
 def transfer_effect(

@@ -116,3 +116,21 @@ def test_limits_are_no_finished_prose(project_dir):
             ):
                 found.append(f"{path.relative_to(project_dir)}:{node.lineno}")
     assert not found
+
+
+REFUSING = ("analyze/explain/whatif", "analyze/gate")
+"""Folders whose errors are messages."""
+
+
+def test_refusals_are_no_finished_prose(project_dir):
+    """Fails when an error of these folders is a text again: its numbers would stand in no JSON."""
+    found = []
+    for path in sorted(path for part in REFUSING for path in (project_dir / part).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not getattr(node.func, "id", "").endswith("Error"):
+                continue
+            given = [*node.args, *(one.value for one in node.keywords if one.arg == "remedy")]
+            parts = [one for value in given for one in (getattr(value, "body", value), value)]
+            if any(isinstance(one, ast.Constant | ast.JoinedStr) for one in parts):
+                found.append(f"{path.relative_to(project_dir)}:{node.lineno}")
+    assert not found

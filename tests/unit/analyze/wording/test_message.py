@@ -6,7 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from meshscope.analyze.wording.message import Message, message_to_json
+from meshscope.analyze.wording.message import Message, error_to_json, message, message_to_json
+from meshscope.probe.schema.errors import ConfigError
 
 
 def test_a_message_is_its_sentence():
@@ -49,3 +50,16 @@ def test_an_unknown_code_is_an_error():
     """A mistyped code would show as an empty line."""
     with pytest.raises(KeyError):
         str(Message("no.such", {}))
+
+
+def test_an_error_keeps_its_codes_and_values():
+    """A program would have to take the largest value that is allowed out of a sentence."""
+    advice = message("advice.at_most_of_stages", most=64, stages=8)
+    found = error_to_json(ConfigError("from outside", where="--set", remedy=advice))
+    assert found == {
+        "error": "--set: from outside. Give at most 64 with 8 stages",
+        "error_messages": {
+            "what": None,
+            "remedy": {"code": "advice.at_most_of_stages", "values": {"most": 64, "stages": 8}},
+        },
+    }
