@@ -25,6 +25,7 @@ from ..explain.run_account import Account
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.classes import CLASSES, UNATTRIBUTED
 from ..wording.limits import limit_text
+from ..wording.message import message
 from .step_to_show import not_analysed, step_to_show
 
 NO_PLACE = -1
@@ -73,7 +74,7 @@ def critical_path(account: Account, step: int | None = None) -> CriticalPath:
     program = account.program
     if program is None:
         raise MeshscopeError(
-            "no critical path: nothing tells who waited for whom",
+            message("refused.no_critical_path"),
             where=str(account.trace.path),
             remedy="; ".join(map(limit_text, account.limits[-1:])),
         )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ..wording.message import message
+
 MOST_BYTES = 16 << 20
 
 
@@ -25,16 +27,20 @@ def read_toml(path: Path, *, remedy: str = "") -> tuple[dict[str, object], bytes
             raw = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(
-            f"cannot be read: {error.strerror or error}", where=str(path), remedy="Check the path"
+            message("refused.unreadable", error=error.strerror or str(error)),
+            where=str(path),
+            remedy=message("advice.path"),
         ) from error
     if len(raw) > MOST_BYTES:
         raise ConfigError(
-            f"is larger than {MOST_BYTES >> 20} MiB, which no such file is",
+            message("refused.too_large_file", most_bytes=MOST_BYTES),
             where=str(path),
-            remedy="Check the path",
+            remedy=message("advice.path"),
         )
     try:
         return tomllib.loads(raw.decode("utf-8-sig")), raw
     except (ValueError, RecursionError) as error:
         # Beside what is no TOML or no UTF-8, ValueError is a number of more digits than Python reads.
-        raise ConfigError(f"is not TOML: {error}", where=str(path), remedy=remedy) from error
+        raise ConfigError(
+            message("refused.no_toml", error=str(error)), where=str(path), remedy=remedy
+        ) from error

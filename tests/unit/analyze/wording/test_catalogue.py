@@ -134,3 +134,9 @@ def test_refusals_are_no_finished_prose(project_dir):
             if any(isinstance(one, ast.Constant | ast.JoinedStr) for one in parts):
                 found.append(f"{path.relative_to(project_dir)}:{node.lineno}")
     assert not found
+
+
+def test_a_count_of_one_is_no_plural():
+    """Fails when one record is written as "1 records"."""
+    plain = re.compile(r"(?<!of )\{(count|lost|amount):number\} [a-z]+s\b")
+    assert not [code for code, text in catalogue().items() if plain.search(text)]

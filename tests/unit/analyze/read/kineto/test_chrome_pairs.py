@@ -83,7 +83,7 @@ def test_events_without_a_partner_are_counted(tmp_path):
     ]  # fmt: skip
     trace = import_trace(write_file(tmp_path / "t.json", events))
     assert kernels_of(trace) == [("k", 2000, 1000)]
-    assert mentions(trace, "3 begin or end events without a partner")
+    assert mentions(trace, "3 begin or end events of")
 
 
 @pytest.mark.parametrize("ending", ["]", "", ",\n", " ] \n"])

@@ -40,7 +40,7 @@ def test_each_rank_gets_its_own_events(tmp_path):
     assert rows == [[0, 21_000], [4, 11_000], [4, 31_000]]
     assert trace.run["device_name"] == "GPU"
     assert mentions(trace, "merged.json", "2 ranks")
-    assert not mentions(trace, "name no rank")
+    assert not mentions(trace, "no rank named")
 
 
 def test_the_result_is_that_of_the_files_of_the_ranks(tmp_path):
@@ -70,7 +70,7 @@ def test_events_without_a_rank_are_counted(tmp_path):
     events = [event(0, 1), event(1, 1), event(0, 2, args={"device": 0}), event(0, 3, args=None)]
     trace = import_trace(write_file(tmp_path / "merged.json", events))
     assert len(trace.frame("kernel")) == 2
-    assert mentions(trace, "2 events of merged.json name no rank")
+    assert mentions(trace, "2 events of merged.json left out: no rank named")
 
 
 def test_a_file_of_one_rank_that_names_it_in_every_event_stays_whole(tmp_path):
@@ -117,7 +117,7 @@ def test_odd_events_do_not_hide_the_ranks(tmp_path):
     events = [event(0, 1), event(1, 1), event(0, 3, args=[1, 2]), event(1, 4, args={"rank": "x"})]
     trace = import_trace(write_file(tmp_path / "merged.json", events))
     assert trace.ranks == (0, 1)
-    assert mentions(trace, "2 events of merged.json name no rank")
+    assert mentions(trace, "2 events of merged.json left out: no rank named")
 
 
 def test_more_events_than_are_held_at_once(tmp_path, monkeypatch):

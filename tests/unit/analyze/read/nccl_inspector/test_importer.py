@@ -127,7 +127,7 @@ def test_a_process_of_several_ranks_keeps_what_is_known(tmp_path):
     own = [line(rank, 10, pid=5) for rank in (0, 1)]
     trace = import_trace(write_logs(tmp_path, [*own, line(0, 10, comm="0xb", members=1, pid=5)]))
     assert trace.frame("collective")["rank"].tolist() == [0, 1]
-    assert mentions(trace, "1 records", "several ranks")
+    assert mentions(trace, "1 record left out", "several ranks")
 
 
 def test_torn_lines_and_other_records_are_counted(tmp_path):
@@ -145,7 +145,7 @@ def test_torn_lines_and_other_records_are_counted(tmp_path):
     ]
     trace = import_trace(write_logs(tmp_path, logs, [line(0, -4), line(0, 10, sn=10**30)]))
     assert len(trace.frame("collective")) == 1
-    assert mentions(trace, "5 lines are torn")
+    assert mentions(trace, "5 lines left out: torn")
     assert mentions(trace, "2 records", "sends")
 
 
@@ -153,7 +153,7 @@ def test_a_collective_that_was_written_twice_counts_once(tmp_path):
     """A member would wait for itself."""
     trace = import_trace(write_logs(tmp_path, [line(0, 10), line(0, 10, at=2000)]))
     assert trace.frame("collective")["end_ns"].tolist() == [1_000_000]
-    assert mentions(trace, "1 collectives were written again")
+    assert mentions(trace, "1 collective written again")
 
 
 def test_durations_of_the_host_are_counted(tmp_path):
@@ -164,5 +164,5 @@ def test_durations_of_the_host_are_counted(tmp_path):
 
 def test_a_log_without_collectives_is_refused(tmp_path):
     """An empty job would be reported as a healthy one."""
-    with pytest.raises(TraceFormatError, match=r"no record of a collective.*1 lines are torn"):
+    with pytest.raises(TraceFormatError, match=r"no record of a collective.*1 line left out: torn"):
         import_trace(write_logs(tmp_path, [line(0, 10)[:-1]]))

@@ -137,7 +137,7 @@ def test_a_peer_that_is_not_recorded_is_unknown(tmp_path):
     rows = [op(FIRST, "forward-send", 0, 1), op(FIRST, "forward-compute", 0, 1, chunk=0)]
     trace = import_trace(write_job(tmp_path, rows, META))
     assert trace.frame("p2p")["peer"].tolist() == [-1]
-    assert mentions(trace, "1 sends and receives", "not recorded")
+    assert mentions(trace, "1 transfer with a peer", "not recorded")
 
 
 def test_collectives_of_a_stage_and_of_the_embedding(tmp_path):
@@ -184,7 +184,7 @@ def test_input_that_cannot_be_one_job_is_refused(tmp_path):
 def test_a_job_of_impossible_times_is_refused_for_them(tmp_path):
     """Its operations would be called unknown, and nobody would look at the clock."""
     rows = [row | {"start_ts": 9.2e9} for row in PIPELINE]
-    with pytest.raises(TraceFormatError, match="7 of 7 operations have values that cannot be"):
+    with pytest.raises(TraceFormatError, match="7 of 7 operations left out: impossible values"):
         import_trace(write_job(tmp_path, rows, META))
 
 

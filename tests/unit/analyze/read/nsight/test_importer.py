@@ -151,7 +151,7 @@ def test_collectives_without_payload_are_matched_in_their_order(tmp_path):
     assert match.collectives["kind"].tolist() == ["all_reduce"] * 10
     assert match.members.groupby("rank")["wait_ns"].sum().to_dict() == {0: 400_000, 1: 0}
     assert match.members.groupby("rank")["arrived_last"].sum().to_dict() == {0: 0, 1: 10}
-    assert mentions(trace, "20 collectives", "no known size")
+    assert mentions(trace, "20 operations", "unknown size")
 
 
 def test_payloads_of_nccl_name_group_size_and_members(tmp_path):
@@ -194,7 +194,7 @@ def test_a_group_of_calls_launches_with_its_end(tmp_path):
     assert trace.frame("collective")[["kind", "group_id"]].to_numpy().tolist() == [
         ["reduce_scatter", "nccl 0x7"]
     ]
-    assert mentions(trace, "1 kernels of grouped sends and receives")
+    assert mentions(trace, "1 kernel of grouped sends and receives")
 
 
 def test_binary_payloads_are_read_by_their_layout(tmp_path):
@@ -214,7 +214,7 @@ def test_binary_payloads_are_read_by_their_layout(tmp_path):
     trace = read(tmp_path, export)
     rows = trace.frame("collective")[["group_id", "size_bytes"]].to_numpy().tolist()
     assert rows == [["nccl 0xb", 4096], ["unnamed", 0]]
-    assert mentions(trace, "1 NVTX payloads", "unknown way")
+    assert mentions(trace, "1 NVTX payload of", "unknown layout")
 
 
 def test_the_rank_is_said_by_nvtx_or_the_file_name(tmp_path):
@@ -310,8 +310,8 @@ def test_odd_values_are_counted_and_left_out(tmp_path):
     trace = import_trace(path)
     assert trace.frame("kernel")["start_ns"].tolist() == [10]
     assert trace.frame("step")["step"].tolist() == [2]
-    assert mentions(trace, "1 events", "no start or end")
-    assert mentions(trace, "1 NVTX ranges", "no end")
+    assert mentions(trace, "1 event of", "no start or no end")
+    assert mentions(trace, "1 NVTX range of", "no end")
     assert mentions(trace, "schema version 7.0.0")
 
 

@@ -164,7 +164,7 @@ def test_passes_without_two_ends_in_order_are_counted(tmp_path, fwd_end):
     """A pass that never ended would vanish without a word."""
     trace = import_trace(write_job(tmp_path, {0: {"1": iteration(fwd_end=fwd_end)}}))
     assert len(spans_of(trace, rank=0)) == (4 if len(fwd_end) == 3 else 3)
-    assert mentions(trace, "1 passes lack a start or an end")
+    assert mentions(trace, "1 pass left out: no start, no end")
 
 
 @pytest.mark.parametrize(
