@@ -10,7 +10,7 @@ import numpy as np
 from meshscope.probe.schema.terms import FindingKind
 
 from ...explain.causes import UNRECORDED_DELAY, stalled_rank
-from ...explain.lateness import lateness
+from ...explain.jitter_cost import jitter_cost
 from ...explain.run_account import Account
 from ...tables.classes import UNATTRIBUTED
 from ...tables.results import Finding, Where
@@ -124,7 +124,7 @@ def _in_step(account: Account, name: str) -> float:
     """Return which share of the cost of a stall returns if all ranks have it in the same steps."""
     by_step = account.ledger.by_step
     times = by_step.pivot(index="step", columns="rank", values=name).fillna(0.0)
-    return lateness(times.to_numpy(np.float64)).same_steps_return
+    return jitter_cost(times.to_numpy(np.float64)).same_steps_return
 
 
 def unrecorded_delays(account: Account) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import FindingKind
 
 from ...explain.causes.pieces import Runs
-from ...explain.lateness import Lateness, lateness
+from ...explain.jitter_cost import JitterCost, jitter_cost
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...wording.message import Message, message
@@ -42,7 +42,7 @@ def jitter(account: Account) -> Iterator[Finding]:
     if cost < MIN_COST:
         return
     late = late_steps_of_ranks(account)
-    moved = lateness(late.to_numpy(np.float64))
+    moved = jitter_cost(late.to_numpy(np.float64))
     when = all_steps(account.windows)
     crowding = chance_of_processors(account, cost)
     confidence = CONFIDENCE if len(late) > 1 else CONFIDENCE_OF_ONE_STEP
@@ -105,7 +105,7 @@ def _distribution(late: pd.DataFrame) -> Iterator[Message]:
         yield message("jitter.who", counts=named, steps=len(late))
 
 
-def _remedies(account: Account, moved: Lateness, gain: float) -> Iterator[Message]:
+def _remedies(account: Account, moved: JitterCost, gain: float) -> Iterator[Message]:
     """Say what removing, synchronising or joining the late steps would return."""
     if gain < MIN_COST:
         return
@@ -124,7 +124,7 @@ def _remedies(account: Account, moved: Lateness, gain: float) -> Iterator[Messag
         yield message("jitter.gain_fewer_syncs", gains=gains)
 
 
-def _remedy(late: pd.DataFrame, moved: Lateness) -> Message:
+def _remedy(late: pd.DataFrame, moved: JitterCost) -> Message:
     """Return what to do about it."""
     if len(late) < 2:
         return message("jitter.remedy_one_step")

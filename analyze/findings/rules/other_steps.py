@@ -15,7 +15,7 @@ from ...explain.causes.gain_interval import CERTAIN
 from ...explain.run_account import Account
 from ...tables.results import Cause
 from ...wording.message import Message, message
-from .late_steps import late_steps
+from .late_outside_passes import late_outside_passes
 from .slow_steps import verdict_on
 
 
@@ -70,7 +70,7 @@ def _widened(account: Account, cause: Cause) -> Cause:
 
 def _longer(account: Account, rank: int) -> Longer | None:
     """Return by how much the slow steps of a rank are longer; None where it is slow in all of them."""
-    late = late_steps(account, rank)
+    late = late_outside_passes(account, rank)
     runs: Sequence[tuple[int, int]] = ()
     if late is not None:
         runs = [(run[0], run[-1]) for run in late.when.runs]

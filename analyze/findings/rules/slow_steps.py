@@ -12,7 +12,7 @@ from ...explain.run_account import Account
 from ...explain.slow_ranks import DetectionResult, Evidence, Persistence, RankVerdict
 from ...wording.message import Message, message
 from .bad_steps import MOST_LEFT, BadSteps, all_steps
-from .late_steps import LateSteps
+from .late_outside_passes import LateOutsidePasses
 
 
 def verdict_on(detection: DetectionResult | None, rank: int) -> RankVerdict | None:
@@ -63,7 +63,7 @@ def slowness(
     own: dict[Hashable, Any],
     detection: DetectionResult | None,
     when: BadSteps | None,
-    late: LateSteps | None,
+    late: LateOutsidePasses | None,
 ) -> Slowness:
     """Return how slow a rank is in its slow steps; over all where these are not known.
 

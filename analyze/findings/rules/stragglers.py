@@ -20,7 +20,7 @@ from ...tables.results import Cause, Finding, Where
 from ...wording.message import Message, message
 from .bad_steps import BadSteps, per_step
 from .grading import MIN_COST, MIN_SURE, hidden_facts, relief_words, severity
-from .late_steps import PASSES, late_steps
+from .late_outside_passes import PASSES, late_outside_passes
 from .other_steps import against_other_steps
 from .pass_counts import more_passes
 from .slow_steps import Slowness, detected, slow_steps, slowness, verdict_on
@@ -132,7 +132,7 @@ def _straggler(account: Account, own: dict[Hashable, Any], cause: Cause | None) 
     if len(stages) == 1 and min(stages) >= 0:
         where["stage"] = stages.pop()
     detection = account.attribution.detection if account.attribution is not None else None
-    late = late_steps(account, rank)
+    late = late_outside_passes(account, rank)
     verdict = None if late is not None else verdict_on(detection, rank)
     when = late.when if late is not None else slow_steps(account, detection, rank)
     if when is not None:

@@ -23,7 +23,7 @@ BLOCKS = (2, 4)
 """Steps between two meetings that are tried."""
 
 
-class Lateness(NamedTuple):
+class JitterCost(NamedTuple):
     """What late steps cost, ns per step."""
 
     lost_ns: float
@@ -45,7 +45,7 @@ class Lateness(NamedTuple):
         return float(np.clip(1.0 - left_ns / self.lost_ns, 0.0, 1.0)) if self.lost_ns > 0 else 0.0
 
 
-def lateness(late_ns: FloatArray) -> Lateness:
+def jitter_cost(late_ns: FloatArray) -> JitterCost:
     """Return what late steps cost as they are, and moved.
 
     Args:
@@ -59,7 +59,7 @@ def lateness(late_ns: FloatArray) -> Lateness:
         if whole:
             means = late_ns[:whole].reshape(whole // block, block, -1).mean(axis=1)
             every[block] = float(np.maximum(means.max(axis=1), 0.0).mean())
-    return Lateness(
+    return JitterCost(
         lost_ns=float(late.max(axis=1).mean()) if late.size else 0.0,
         at_the_same_steps_ns=float(np.sort(late, axis=0).max(axis=1).mean()) if late.size else 0.0,
         every_ns=every,

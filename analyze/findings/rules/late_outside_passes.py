@@ -22,7 +22,7 @@ PASSES = (*(name for name in COMPUTE_CLASSES if name != "optimizer"), UNSEPARATE
 """Ledger classes of what the detection looks at."""
 
 
-class LateSteps(NamedTuple):
+class LateOutsidePasses(NamedTuple):
     """When a rank is late outside of its passes, and by how much there."""
 
     when: BadSteps
@@ -44,7 +44,7 @@ class LateSteps(NamedTuple):
         yield message("straggler_rank.late_elsewhere", longer_ns=self.elsewhere_ns)
 
 
-def late_steps(account: Account, rank: int) -> LateSteps | None:
+def late_outside_passes(account: Account, rank: int) -> LateOutsidePasses | None:
     """Return when a rank is late outside of its passes.
 
     None where its passes hold most of what it works longer, or it has no peers to compare it with.
@@ -65,7 +65,7 @@ def late_steps(account: Account, rank: int) -> LateSteps | None:
     when = bad_steps(account.windows, excess, None)
     is_late = excess.index.isin(when.steps)
     expected = float(usual[is_late].sum())
-    return LateSteps(
+    return LateOutsidePasses(
         when=when,
         slowdown=float(excess[is_late].sum()) / expected if expected > 0 else float("inf"),
         longer_ns=float(excess[is_late].mean()),
