@@ -61,13 +61,7 @@ def timeline(
     if is_picture:
         _add_tile(figure, step, window_ns, addresses[0])
     else:
-        seen = step.slices[is_in_window(step.slices, window_ns)]
-        if transfers is not None:
-            seen = _without_waits(seen, waits := waits_of(seen, transfers, step.origin_ns))
-            for category, part in waits.groupby("category", sort=True):
-                figure.add_trace(_bars(part, Category(int(category)), window_ns, hatched=True))  # type: ignore[arg-type]
-        for category, part in seen.groupby("category", sort=True):
-            figure.add_trace(_bars(part, Category(int(category)), window_ns))  # type: ignore[arg-type]
+        _add_bars(figure, step, window_ns, transfers)
     if path is not None:
         figure.add_traces(path_traces(path))
     rows = len(step.ranks)
@@ -103,6 +97,22 @@ def timeline(
         },
     )
     return with_table(figure, COLUMNS, sum_rows(step, window_ns))
+
+
+def _add_bars(
+    figure: go.Figure,
+    step: StepSlices,
+    window_ns: tuple[int, int],
+    transfers: StepTransfers | None,
+) -> None:
+    """Add the slices of a window as bars, by category; where operations are known, waiting is hatched."""
+    seen = step.slices[is_in_window(step.slices, window_ns)]
+    if transfers is not None:
+        seen = _without_waits(seen, waits := waits_of(seen, transfers, step.origin_ns))
+        for category, part in waits.groupby("category", sort=True):
+            figure.add_trace(_bars(part, Category(int(category)), window_ns, hatched=True))  # type: ignore[arg-type]
+    for category, part in seen.groupby("category", sort=True):
+        figure.add_trace(_bars(part, Category(int(category)), window_ns))  # type: ignore[arg-type]
 
 
 def _ticks(labels: Sequence[str], every: int) -> list[int]:
