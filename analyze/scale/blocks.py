@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ..tables.arrays import FloatArray, IntArray
 from .dense import COMPUTED
+from .rows import Rows
 from .store import Summaries
 from .summary import COUNTED, EXPOSED
 
@@ -21,6 +22,8 @@ MOST_BLOCKS = 100
 _EXPOSED = tuple(f"{name}_s" for name in EXPOSED)
 _ROWS = tuple(f"{name}_rows" for name in COUNTED)
 _TIMES = ("wall_s", "own_s", "exposed_s")
+Times = dict[str, FloatArray]
+"""Times by row, by their names."""
 COUNTED_COLUMNS = ("rank", "step", "wall_s", *COMPUTED, *_EXPOSED, *_ROWS)
 """What the tables need of the summaries."""
 
@@ -63,8 +66,8 @@ def blocks_of(summaries: Summaries) -> Blocks:
         RunDirectoryError: A file of the summaries cannot be read.
     """
     counting = Counting(summaries)
-    for part in summaries.parts(COUNTED_COLUMNS):
-        counting.add(part)
+    for part in summaries.parts(COUNTED_COLUMNS, zeros=False):
+        counting.add(Rows(part))
     return counting.blocks()
 
 
@@ -84,17 +87,29 @@ class Counting:
         self._by_step = _Steps(first, last - first + 1)
         self._parts: list[pa.Table] = []
 
-    def add(self, part: pa.Table) -> None:
-        """Count the rows of some ranks, each rank's in one part."""
-        at = part["step"].to_numpy() - self._by_step.first
+    def add(self, rows: Rows) -> None:
+        """Count the rows of some ranks."""
+        if not len(rows):
+            return
         times = {
-            "wall_s": part["wall_s"].to_numpy(),
-            "own_s": _sum(part, COMPUTED),
-            "exposed_s": _sum(part, _EXPOSED),
+            "wall_s": np.asarray(rows.column("wall_s"), dtype=np.float64),
+            "own_s": rows.total(COMPUTED, np.float64),
+            "exposed_s": rows.total(_EXPOSED, np.float64),
         }
-        self._by_step.add(at, times, _sum(part, _ROWS))
-        place = self._by_step.first, self._each
-        self._parts.append(_by_block(part["rank"].to_numpy(), at // self._each, times, place))
+        records = rows.total(_ROWS, np.float64)
+        first, each = self._by_step.first, self._each
+        if rows.is_regular:
+            at = rows.steps - first
+            self._by_step.add_regular(at, times, records, len(rows.ranks))
+            ranks = rows.ranks
+            sums, held, count = _sums_of_regular(at // each, times, len(ranks))
+        else:
+            at = rows.step - first
+            self._by_step.add(at, times, records)
+            ranks = np.unique(rows.rank).astype(np.int64)
+            cell = np.searchsorted(ranks, rows.rank) * (MOST_BLOCKS + 1) + at // each
+            sums, held, count = _sums_by_block(cell, times)
+        self._parts.append(_table(ranks, held, (count, sums), (first, each)))
 
     def blocks(self) -> Blocks:
         """Return the tables."""
@@ -102,30 +117,47 @@ class Counting:
         return Blocks(self._by_step.table(), pa.concat_tables(parts).combine_chunks())
 
 
-def _sum(part: pa.Table, names: tuple[str, ...]) -> FloatArray:
-    total = np.zeros(part.num_rows)
-    for name in names:
-        total += part[name].to_numpy()
-    return total
+def _sums_of_regular(
+    block: IntArray, times: Times, ranks: int
+) -> tuple[list[FloatArray], tuple[IntArray, IntArray], IntArray]:
+    """Return the sums of ranks that have the same steps, as ``_sums_by_block`` does, in the same order."""
+    starts = np.flatnonzero(np.diff(block, prepend=-1))
+    sizes = np.diff(starts, append=len(block))
+    laid = [time.reshape(ranks, -1) for time in times.values()]
+    sums = [time[:, starts] for time in laid]
+    for after in range(1, int(sizes.max())):
+        longer = sizes > after
+        for total, time in zip(sums, laid, strict=True):
+            if longer.all():
+                total += time[:, starts + after]
+            else:
+                total[:, longer] += time[:, starts[longer] + after]
+    held = np.repeat(np.arange(ranks), len(starts)), np.tile(block[starts], ranks)
+    return [total.ravel() for total in sums], held, np.tile(sizes, ranks)
 
 
-def _by_block(
-    rank: IntArray, block: IntArray, times: dict[str, FloatArray], place: tuple[int, int]
+def _sums_by_block(
+    cell: IntArray, times: Times
+) -> tuple[list[FloatArray], tuple[IntArray, IntArray], IntArray]:
+    """Return the sums of each rank and block, which these are (positions of ranks, blocks), and their steps."""
+    steps: IntArray = np.bincount(cell)
+    held = np.flatnonzero(steps)
+    sums = [np.asarray(np.bincount(cell, time)[held], np.float64) for time in times.values()]
+    return sums, np.divmod(held, MOST_BLOCKS + 1), steps[held]
+
+
+def _table(
+    ranks: IntArray,
+    held: tuple[IntArray, IntArray],
+    counted: tuple[IntArray, list[FloatArray]],
+    place: tuple[int, int],
 ) -> pa.Table:
     """Return the rows of some ranks; ``place`` is the first step of the run and the steps of a block."""
-    first, each = place
-    ranks, blocks = np.unique(rank), int(block.max(initial=0)) + 1
-    cell = np.searchsorted(ranks, rank) * blocks + block
-    steps = np.bincount(cell, minlength=len(ranks) * blocks)
-    held = np.flatnonzero(steps)
-    begin, count = first + held % blocks * each, steps[held]
-    columns = {
-        "rank": ranks[held // blocks],
-        "first_step": begin,
-        "last_step": begin + each - 1,
-        "steps": count,
-        **{name: np.bincount(cell, time, len(steps))[held] / count for name, time in times.items()},
-    }
+    (rank, block), (count, sums), (first, each) = held, counted, place
+    begin = first + block * each
+    means = {name: total / count for name, total in zip(_TIMES, sums, strict=True)}
+    steps = {"first_step": begin, "last_step": begin + each - 1, "steps": count}
+    columns = {"rank": ranks[rank], **steps, **means}
     arrays = [pa.array(columns[one.name]).cast(one.type) for one in BLOCKS]
     return pa.Table.from_arrays(arrays, schema=BLOCKS)
 
@@ -145,7 +177,18 @@ class _Steps:
     def __post_init__(self) -> None:
         self.ranks, self.longest, self.own, self.exposed, self.records = np.zeros((5, self.size))
 
-    def add(self, at: IntArray, times: dict[str, FloatArray], records: FloatArray) -> None:
+    def add_regular(self, at: IntArray, times: Times, records: FloatArray, ranks: int) -> None:
+        """Count the steps of ranks that have the same ones."""
+        wall, own, exposed, records = (
+            values.reshape(ranks, -1) for values in (*times.values(), records)
+        )
+        self.ranks[at] += ranks
+        self.longest[at] = np.maximum(self.longest[at], wall.max(axis=0))
+        self.own[at] += own.sum(axis=0)
+        self.exposed[at] += exposed.sum(axis=0)
+        self.records[at] += records.sum(axis=0)
+
+    def add(self, at: IntArray, times: Times, records: FloatArray) -> None:
         """Count the steps of some ranks."""
         self.ranks += np.bincount(at, minlength=self.size)
         np.maximum.at(self.longest, at, times["wall_s"])

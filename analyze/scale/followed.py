@@ -21,6 +21,7 @@ import numpy as np
 from meshscope.probe.schema.layout import ParallelLayout
 
 from ..explain.slow_ranks.cube import Cube, cube_of
+from ..explain.slow_ranks.known_values import median_of_rows
 from ..tables.arrays import BoolArray, FloatArray, IntArray
 from .survey import Survey, SurveyArray
 
@@ -45,6 +46,8 @@ _LEAST_PLACES, _PLACES = 3, 9
 """Places that show the work of a replica: of two, either may be the slow one."""
 _RANKS = 2048
 """Ranks that are looked at together."""
+_REPLICAS = 32
+"""Replicas that are looked at together, so that their steps stay in the cache."""
 _BLOCK = 8
 """Steps of the shortest stretch."""
 _REACH, _SINGLE = 6.0, 4.0
@@ -83,10 +86,10 @@ def standing_out(own_s: SurveyArray, cube: Cube) -> IntArray:
     place = cube.lane * cube.shape[2] + cube.place
     usual = np.stack(
         [
-            np.median(own_s[_some(np.flatnonzero(place == at), _VOICES)], axis=0)
+            median_of_rows(own_s[_some(np.flatnonzero(place == at), _VOICES)])
             for at in np.unique(place)
         ]
-    ).astype(np.float32)
+    )
     place = np.unique(place, return_inverse=True)[1]
     # An evaluation is a step without passes: it says nothing of anybody.
     steps = np.asarray((usual > 0).any(axis=0))
@@ -133,11 +136,15 @@ def _work(
     bounds = np.searchsorted(cube.replica[ranks], np.arange(cube.shape[1] + 1))
     replicas = np.flatnonzero(np.diff(bounds) >= _LEAST_PLACES)
     work = np.ones((len(replicas) + 1, own_s.shape[1]), dtype=np.float32)
-    for row, at in enumerate(replicas):
-        own = _some(ranks[bounds[at] : bounds[at + 1]], _PLACES)
-        middle = np.median(_times(own_s[own], usual[place[own]]), axis=0)
-        # Without passes of its own a replica says nothing of its work.
-        work[row] = np.where(middle > 0, middle, 1.0)
+    voices = [_some(ranks[bounds[at] : bounds[at + 1]], _PLACES) for at in replicas]
+    sizes = np.array([len(own) for own in voices])
+    for size in np.unique(sizes):
+        rows = np.flatnonzero(sizes == size)
+        for part in np.array_split(rows, -(-len(rows) // _REPLICAS)):
+            own = np.array([voices[row] for row in part]).T
+            middle = median_of_rows(_times(own_s[own], usual[place[own]]))
+            # Without passes of its own a replica says nothing of its work.
+            work[part] = np.where(middle > 0, middle, 1.0)
     return replicas, work
 
 

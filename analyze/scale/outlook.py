@@ -28,6 +28,7 @@ from ..tables.table_folder import drafted
 from ..wording.limits import keep_limits, kept_limits
 from .blocks import COUNTED_COLUMNS, Blocks, Counting
 from .price import Price
+from .rows import Rows
 from .slow_ranks import FirstAnswer, SlowRank, answer_of, steps_skipped
 from .store import Summaries
 from .survey import SURVEYED, Looking
@@ -75,10 +76,13 @@ def outlook_of(summaries: Summaries, limit_bytes: float | None = None) -> Outloo
 
 def _made(summaries: Summaries, limit_bytes: float | None) -> Outlook:
     """Return what summaries say, from one look at each row; of some ranks the rows are read again."""
-    looking, counting = Looking(steps_skipped(summaries, limit_bytes)), Counting(summaries)
-    for part in summaries.parts(tuple(dict.fromkeys((*SURVEYED, *COUNTED_COLUMNS)))):
-        looking.add(part)
-        counting.add(part)
+    looking = Looking(steps_skipped(summaries, limit_bytes), len(summaries.ranks))
+    counting = Counting(summaries)
+    columns = tuple(dict.fromkeys((*SURVEYED, *COUNTED_COLUMNS)))
+    for part in summaries.parts(columns, zeros=False):
+        rows = Rows(part)
+        looking.add(rows)
+        counting.add(rows)
     answer = answer_of(summaries, looking.survey(str(summaries.run)), limit_bytes)
     return Outlook(answer, counting.blocks())
 
@@ -131,7 +135,10 @@ def _keep(made: Outlook, summaries: Summaries) -> None:
         for name, place in places.items():
             draft = folder / place.name
             with to_write(draft) as sink:
-                pq.write_table(getattr(made.blocks, name), sink, compression="zstd")
+                table = getattr(made.blocks, name)
+                # Of times no two are the same: a dictionary of them takes long and saves nothing.
+                whole = [one.name for one in table.schema if pa.types.is_integer(one.type)]
+                pq.write_table(table, sink, compression="zstd", use_dictionary=whole)
             draft.chmod(FILE_MODE)
             draft.replace(place)
     answer = asdict(made.answer) | keep_limits(made.answer.limits)

@@ -26,6 +26,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
+from ..explain.slow_ranks.cube import coordinates_of
 from ..formulas.schedules import ScheduleGraph, make_plan, schedule_graph
 from ..tables.arrays import BoolArray, FloatArray, IntArray
 from .dense import Dense
@@ -170,8 +171,8 @@ class _Mesh:
     """Where the ranks are, by stage and by replica in their order, and which of them are healthy."""
 
     def __init__(self, ranks: IntArray, layout: ParallelLayout, healthy: BoolArray) -> None:
-        at = [layout.coordinates(int(rank)) for rank in ranks]
-        stage, replica = (np.array([place[axis] for place in at]) for axis in ("pp", "dp"))
+        at = coordinates_of(layout, ranks)
+        stage, replica = at["pp"], at["dp"]
         replicas, replica = np.unique(replica, return_inverse=True)
         self.cell: tuple[IntArray, ...] = (stage, replica)
         self.shape = (layout.pp, len(replicas))
@@ -187,12 +188,17 @@ class _Mesh:
     def means(self, by_rank: FloatArray, ranks: slice | BoolArray = slice(None)) -> FloatArray:
         """Return the means [..., stage, replica] of values [..., rank] of some ranks; NaN without."""
         cell = tuple(axis[ranks] for axis in self.cell)
-        total = np.zeros((*by_rank.shape[:-1], *self.shape))
-        members = np.zeros(self.shape)
-        np.add.at(total, cast("Any", (..., *cell)), by_rank)
-        np.add.at(members, cell, 1.0)
-        with np.errstate(invalid="ignore"):
-            return np.asarray(total / members)
+        flat = np.ravel_multi_index(cell, self.shape)
+        order = np.argsort(flat, kind="stable")
+        cells, starts, members = np.unique(flat[order], return_index=True, return_counts=True)
+        # The members of all cells are added one after the other, as they come.
+        total = by_rank[..., order[starts]]
+        for after in range(1, int(members.max(initial=1))):
+            longer = members > after
+            total[..., longer] += by_rank[..., order[starts[longer] + after]]
+        means = np.full((*by_rank.shape[:-1], self.shape[0] * self.shape[1]), np.nan)
+        means[..., cells] = total / members
+        return means.reshape(*by_rank.shape[:-1], *self.shape)
 
 
 def _stretch(inside: FloatArray, own: FloatArray) -> FloatArray:

@@ -17,8 +17,8 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from ..align.steps.microbatch_work import FEATURES
 from ..explain.slow_ranks import DetectionResult, DetectionSettings, RankVerdict, detect_in
-from ..explain.slow_ranks.cube import cube_of
-from ..explain.slow_ranks.grid import Grid
+from ..explain.slow_ranks.cube import coordinates_of, cube_of
+from ..explain.slow_ranks.grid import DenseGrid
 from ..tables.arrays import BoolArray, FloatArray, IntArray
 from ..wording.limits import Limit
 from ..wording.message import message
@@ -33,7 +33,6 @@ from .survey import SURVEY_ROW_BYTES, Survey, survey_of, tells_work
 COLUMNS = (
     "rank",
     "step",
-    "wall_s",
     *OWN_WORK,
     *FEATURES,
     *COMPUTED,
@@ -109,7 +108,7 @@ def answer_of(
     survey = survey.thinned(_every(survey, int(chosen.sum()), limit_bytes))
     ranks = None if chosen.all() else survey.ranks[chosen].tolist()
     steps = None if survey.every == 1 else survey.steps.tolist()
-    table = Dense.of(summaries.read(COLUMNS, steps, ranks), survey.steps)
+    table = Dense.of(summaries.read(COLUMNS, steps, ranks, zeros=False), survey.steps)
     settings = DetectionSettings(picked_from=len(survey.ranks))
     result = detect_in(_grid(table, layout), settings)
     run = Whole.of(survey, chosen, layout)
@@ -151,7 +150,7 @@ def _thinning(needed_bytes: float, steps: float, limit_bytes: float | None) -> i
     return max(min(math.ceil(needed_bytes / room), int(steps / LEAST_STEPS)), 1)
 
 
-def _grid(table: Dense, layout: ParallelLayout | None) -> Grid:
+def _grid(table: Dense, layout: ParallelLayout | None) -> DenseGrid:
     """Return the own work as the detector takes it: each kind of pass of a step is one item.
 
     Raises:
@@ -164,35 +163,30 @@ def _grid(table: Dense, layout: ParallelLayout | None) -> Grid:
             "no forward or backward pass was recorded, so nobody's own work is known",
             remedy="Record passes: the level stages or above sees them, if the training code marks them",
         )
-    values = np.stack([value for _, value in kinds], axis=-1)
-    step, rank, kind = np.nonzero(values > 0)
-    steps, ranks, _ = values.shape
-    return Grid(
-        cube=cube_of(tuple(table.ranks.tolist()), layout),
-        steps=table.steps,
-        kinds=tuple(name.removeprefix("own_").removesuffix("_s") for name, _ in kinds),
-        items=1,
-        bounds=np.searchsorted(step, np.arange(steps + 1)),
-        index=(rank, kind, np.zeros_like(kind)),
-        values=values[step, rank, kind] * 1e9,
-        features=_features(table, layout, step * ranks + rank),
+    return DenseGrid.of(
+        cube_of(tuple(table.ranks.tolist()), layout),
+        table.steps,
+        {name.removeprefix("own_").removesuffix("_s"): value * 1e9 for name, value in kinds},
+        _features(table, layout),
     )
 
 
-def _features(table: Dense, layout: ParallelLayout | None, cells: IntArray) -> FloatArray | None:
-    """Return the work of each cell as far as it is told; a replica has that of the rank that tells it."""
+def _features(table: Dense, layout: ParallelLayout | None) -> FloatArray | None:
+    """Return the work [step, rank, feature] as far as it is told; a replica has that of the rank that tells it."""
+    if all(table.is_unknown(name) for name in FEATURES):
+        return None
     work = np.stack([table.by_step(name) for name in FEATURES], axis=-1)
     if not np.isfinite(work).any():
         return None
     if layout is not None:
-        replica = np.array([layout.coordinates(int(rank))["dp"] for rank in table.ranks])
+        replica = coordinates_of(layout, table.ranks)["dp"]
         order = np.argsort(replica, kind="stable")
         starts = np.flatnonzero(np.diff(replica[order], prepend=-1))
         # Of all that tell it the sum over a step is the same.
         told = np.fmax.reduceat(work[:, order], starts, axis=1)
         shared = told[:, np.unique(replica, return_inverse=True)[1]]
         work = np.where(np.isfinite(work), work, shared)
-    return work.reshape(-1, len(FEATURES))[cells]
+    return work
 
 
 def _priced(

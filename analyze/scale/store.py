@@ -63,6 +63,8 @@ class Summaries:
         columns: Sequence[str],
         steps: Collection[int] | None = None,
         ranks: Collection[int] | None = None,
+        *,
+        zeros: bool = True,
     ) -> pa.Table:
         """Return some columns of all rows, by rank and step.
 
@@ -70,6 +72,7 @@ class Summaries:
             columns: Their names, ``rank`` and ``step`` among them.
             steps: Only these.
             ranks: Only these; files without them are not opened.
+            zeros: Whether columns that hold nothing but 0 are read; the table lacks them if not.
 
         Raises:
             RunDirectoryError: A file is missing or damaged.
@@ -77,27 +80,35 @@ class Summaries:
         wanted = None if ranks is None else frozenset(ranks)
         parts = [
             _chosen(_chosen(part, "step", steps), "rank", wanted)
-            for part in self.parts(columns, wanted)
+            for part in self.parts(columns, wanted, zeros=zeros)
         ]
         if not parts:
             return SCHEMA.empty_table().select(list(columns))
-        return pa.concat_tables(parts)
+        held = {name for part in parts for name in part.column_names}
+        return pa.concat_tables(
+            _with_zeros(part, [name for name in columns if name in held]) for part in parts
+        )
 
     def parts(
-        self, columns: Sequence[str], ranks: frozenset[int] | None = None
+        self,
+        columns: Sequence[str],
+        ranks: frozenset[int] | None = None,
+        *,
+        zeros: bool = True,
     ) -> Iterator[pa.Table]:
         """Yield some columns of the rows of one file after the other.
 
         Args:
             columns: Their names.
             ranks: Only files with one of these; all if not given.
+            zeros: Whether columns that hold nothing but 0 are read; a table lacks them if not.
 
         Raises:
             RunDirectoryError: A file is missing or damaged.
         """
         for one in self.segments:
             if one.rows and (ranks is None or not ranks.isdisjoint(one.ranks)):
-                yield _read(self.folder / one.name, columns)
+                yield _read(self.folder / one.name, columns, zeros=zeros)
 
 
 def write_summaries(
@@ -177,6 +188,15 @@ def _chosen(part: pa.Table, name: str, values: Collection[int] | None) -> pa.Tab
     return part if held.all() else part.filter(pa.array(held))
 
 
+def _with_zeros(part: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return some columns; those that were left out are 0."""
+    for name in names:
+        if name not in part.column_names:
+            zeros = np.zeros(part.num_rows, SCHEMA.field(name).type.to_pandas_dtype())
+            part = part.append_column(SCHEMA.field(name), pa.array(zeros))
+    return part.select(list(names))
+
+
 def _facts(value: Mapping[str, Any]) -> SegmentFacts:
     dropped = {int(rank): int(count) for rank, count in value["dropped"].items()}
     bounds = {name: value[name] for name in ("first_step", "last_step")}
@@ -213,14 +233,38 @@ def _remove_others(folder: Path, kept: set[str]) -> None:
             file.unlink(missing_ok=True)
 
 
-def _read(file: Path, columns: Sequence[str]) -> pa.Table:
+def _read(file: Path, columns: Sequence[str], *, zeros: bool) -> pa.Table:
     try:
         with to_read(file) as source, pq.ParquetFile(source) as opened:
+            left_out = frozenset() if zeros else _zeros(opened.metadata, columns)
+            held = [name for name in columns if name not in left_out]
             # Threads cost more than they save on a file of few ranks.
-            return opened.read(columns=list(columns), use_threads=False)
+            return opened.read(columns=held, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise RunDirectoryError(
             f"the summaries cannot be read ({str(error).rstrip('.')})",
             where=str(file),
             remedy="Make them again: meshscope summarize RUN",
         ) from error
+
+
+def _zeros(footer: pq.FileMetaData, columns: Sequence[str]) -> frozenset[str]:
+    """Return which columns hold nothing but 0, as the footer says; ranks and steps are always read."""
+    names = footer.schema.names
+    places = {name: names.index(name) for name in columns if name not in ("rank", "step")}
+    groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
+    return frozenset(
+        name
+        for name, place in places.items()
+        if all(_is_zero(group.column(place).statistics) for group in groups)
+    )
+
+
+def _is_zero(known: pq.Statistics | None) -> bool:
+    return (
+        known is not None
+        and known.has_min_max
+        and known.has_null_count
+        and known.null_count == 0
+        and known.min == known.max == 0
+    )

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import Axis
 
 from ..align.steps.microbatch_work import FEATURES
 from ..tables.arrays import BoolArray, FloatArray, IntArray
+from .rows import Rows
 from .store import Summaries
 from .summary import OWN_WORK
 
@@ -73,9 +73,9 @@ def survey_of(summaries: Summaries, every: int = 1) -> Survey:
         TraceFormatError: No step was finished by all ranks.
         RunDirectoryError: A file of the summaries cannot be read.
     """
-    looking = Looking(every)
-    for part in summaries.parts(SURVEYED):
-        looking.add(part)
+    looking = Looking(every, len(summaries.ranks))
+    for part in summaries.parts(SURVEYED, zeros=False):
+        looking.add(Rows(part))
     return looking.survey(str(summaries.run))
 
 
@@ -112,25 +112,41 @@ class Looking:
 
     every: int = 1
     """Only one of every so many steps of the first part is looked at, whatever their numbers."""
+    most_ranks: int = 0
+    """Ranks of the run, where known: their steps get room once, instead of one after the other."""
     _parts: list[_Part] = field(default_factory=list)
+    _room: list[SurveyArray] = field(default_factory=list)
+    _used: int = 0
+    """Ranks in the room; -1 as soon as one has other steps than the first."""
     _wanted: IntArray | None = None
 
-    def add(self, part: pa.Table) -> None:
-        """Look at the rows of some ranks, each rank's in one part."""
-        if not part.num_rows:
+    def add(self, rows: Rows) -> None:
+        """Look at the rows of some ranks."""
+        if not len(rows):
             return
-        grid = _Grid(part["rank"].to_numpy(), part["step"].to_numpy(), self._wanted)
+        grid = _Grid(rows, self._wanted)
         if self.every > 1 and self._wanted is None:
             self._wanted = grid.steps[:: self.every]
-            grid = _Grid(part["rank"].to_numpy(), part["step"].to_numpy(), self._wanted)
-        own = np.zeros(part.num_rows, dtype=np.float32)
-        for name in OWN_WORK:
-            own += part[name].to_numpy().astype(np.float32)
-        wall = grid.laid_out(part["wall_s"].to_numpy())
-        kept = [
-            grid.laid_out(values).astype(np.float32) for values in (own, part[ALONG_DP].to_numpy())
-        ]
-        self._parts.append(_Part(grid.ranks, grid.steps, wall.max(axis=0), wall.sum(axis=0), kept))
+            grid = _Grid(rows, self._wanted)
+        wall = grid.laid_out(rows.column("wall_s"))
+        own, waits = rows.total(OWN_WORK, np.float32), rows.column(ALONG_DP)
+        kept = self._in_room(grid.steps, [grid.laid_out(values) for values in (own, waits)])
+        self._parts.append(_Part(rows.ranks, grid.steps, wall.max(axis=0), wall.sum(axis=0), kept))
+
+    def _in_room(self, steps: IntArray, kept: list[npt.NDArray[np.number]]) -> list[SurveyArray]:
+        """Return the values in their place after those of earlier ranks, else on their own."""
+        if not self._parts:
+            size = self.most_ranks, len(steps)
+            self._room = [np.empty(size, dtype=np.float32) for _ in kept]
+        ranks = slice(self._used, self._used + len(kept[0]))
+        same = self._used >= 0 and (not self._parts or np.array_equal(steps, self._parts[0].steps))
+        if not same or ranks.stop > self.most_ranks:
+            self._used = -1
+            return [values.astype(np.float32) for values in kept]
+        self._used = ranks.stop
+        for room, values in zip(self._room, kept, strict=True):
+            room[ranks] = values
+        return [room[ranks] for room in self._room]
 
     def survey(self, where: str) -> Survey:
         """Return what was kept; nothing can be added then.
@@ -153,11 +169,14 @@ class Looking:
         total = sum(part.total_s[held] for part, held in zip(parts, at, strict=True))
         longest = [part.longest_s[held] for part, held in zip(parts, at, strict=True)]
         order = np.argsort(ranks, kind="stable")
-        kept = []
+        kept, room, self._room = [], self._room, []
         for _ in range(2):
-            found = np.concatenate(
-                [part.kept.pop(0)[:, held] for part, held in zip(parts, at, strict=True)]
-            )
+            if self._used == len(ranks):
+                found = room.pop(0)[: self._used]
+            else:
+                found = np.concatenate(
+                    [part.kept.pop(0)[:, held] for part, held in zip(parts, at, strict=True)]
+                )
             kept.append(found if (np.diff(order) == 1).all() else found[order])
         own, waits = kept
         return Survey(
@@ -174,25 +193,22 @@ class Looking:
 class _Grid:
     """Where rows of some ranks go in an array [rank, step] of the steps that all of them have."""
 
-    def __init__(self, rank: IntArray, step: IntArray, wanted: IntArray | None) -> None:
+    def __init__(self, rows: Rows, wanted: IntArray | None) -> None:
         """Take the rows by rank and step; only some steps, if any are wanted."""
-        first = np.flatnonzero(np.diff(rank, prepend=-1))
-        self.ranks: IntArray = rank[first].astype(np.int64)
-        self.steps: IntArray = step[: len(step) // len(first)].astype(np.int64)
+        self.steps = rows.steps
+        self._ranks = len(rows.ranks)
         self._rows: IntArray | None = None
-        if wanted is None and len(step) == len(first) * len(self.steps):
-            laid = step.reshape(len(first), -1)
-            if (laid == laid[0]).all() and (np.diff(first) == len(self.steps)).all():
-                return
-        numbers, at, count = np.unique(step, return_inverse=True, return_counts=True)
-        held: BoolArray = count == len(first)
+        if wanted is None and rows.is_regular:
+            return
+        numbers, at, count = np.unique(rows.step, return_inverse=True, return_counts=True)
+        held: BoolArray = count == len(rows.ranks)
         if wanted is not None:
             held &= np.isin(numbers, wanted)
-        rows = np.flatnonzero(held[at])
+        found = np.flatnonzero(held[at])
         self.steps = numbers[held]
-        self._rows = rows[np.lexsort((step[rows], rank[rows]))]
+        self._rows = found[np.lexsort((rows.step[found], rows.rank[found]))]
 
-    def laid_out(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    def laid_out(self, values: npt.NDArray[np.number]) -> npt.NDArray[np.number]:
         """Return values by row as an array [rank, step]."""
         kept = values if self._rows is None else values[self._rows]
-        return kept.reshape(len(self.ranks), len(self.steps))
+        return kept.reshape(self._ranks, len(self.steps))

@@ -73,8 +73,7 @@ def cube_of(ranks: tuple[int, ...], layout: ParallelLayout | None) -> Cube:
     if layout is None:
         zeros = np.zeros(count, dtype=np.int64)
         return Cube(ranks, zeros, np.arange(count, dtype=np.int64), zeros, (1, count, 1))
-    at = [layout.coordinates(rank) for rank in ranks]
-    axis = {name: np.array([c[name] for c in at], dtype=np.int64) for name in at[0]}
+    axis = coordinates_of(layout, np.array(ranks, dtype=np.int64))
     # Replicas without a rank would be empty cells, of which each step has one.
     replicas, replica = np.unique(axis["dp"], return_inverse=True)
     return Cube(
@@ -85,3 +84,17 @@ def cube_of(ranks: tuple[int, ...], layout: ParallelLayout | None) -> Cube:
         shape=(layout.cp, len(replicas), layout.pp * layout.tp),
         block=layout.tp if layout.pp > 1 else 1,
     )
+
+
+def coordinates_of(layout: ParallelLayout, ranks: IntArray) -> dict[str, IntArray]:
+    """Return the positions of ranks on each mesh axis.
+
+    Raises:
+        ConfigError: A rank is outside the mesh.
+    """
+    for rank in (ranks.min(), ranks.max()) if len(ranks) else ():
+        layout.coordinates(int(rank))
+    found: dict[str, IntArray] = {}
+    for axis in reversed(layout.order.split("-")):
+        ranks, found[axis] = np.divmod(ranks, getattr(layout, axis))
+    return found

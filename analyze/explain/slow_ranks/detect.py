@@ -16,7 +16,7 @@ from ...wording.message import message
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, calm_verdict, slow_verdict
 from .cube import Cube
 from .durations import durations_of
-from .grid import Grid, grid_of
+from .grid import DenseGrid, Grid, grid_of
 from .intermittent import Pauses, measured_in, most_often, pauses_of
 from .judge import least_visible
 from .offline import Tested, budgets_of, run_tests
@@ -57,7 +57,7 @@ def detect(
     return detect_in(grid_of(durations, layout), settings)
 
 
-def detect_in(grid: Grid, settings: DetectionSettings | None = None) -> DetectionResult:
+def detect_in(grid: Grid | DenseGrid, settings: DetectionSettings | None = None) -> DetectionResult:
     """Return the same from durations that are laid out already."""
     settings = settings or DetectionSettings()
     window = Window(grid)
@@ -120,7 +120,7 @@ def _look(window: Window, trusted: BoolArray, settings: DetectionSettings) -> tu
     return scored, run_tests(scored, settings)
 
 
-def _most_suspects(grid: Grid) -> int:
+def _most_suspects(grid: Grid | DenseGrid) -> int:
     return min(MAX_SUSPECTS, max(1, len(grid.cube.ranks) // 2))
 
 
@@ -156,7 +156,7 @@ def _weights(scored: Scored, tested: Tested) -> FloatArray:
     return weight
 
 
-def _without(grid: Grid, trusted: BoolArray, position: int) -> BoolArray:
+def _without(grid: Grid | DenseGrid, trusted: BoolArray, position: int) -> BoolArray:
     cube, rest = grid.cube, trusted.copy()
     rest[cube.lane[position], cube.replica[position], cube.place[position]] = False
     return rest
@@ -180,7 +180,7 @@ def _rivals(suspect: _Suspect, after: Tested, found: list[_Suspect]) -> list[int
 
 
 def _result(
-    grid: Grid,
+    grid: Grid | DenseGrid,
     settings: DetectionSettings,
     found: list[_Suspect],
     last: tuple[Scored, Tested],
@@ -220,7 +220,7 @@ def _result(
     )
 
 
-def _slow(grid: Grid, suspect: _Suspect, seen: tuple[Scored, Tested]) -> RankVerdict:
+def _slow(grid: Grid | DenseGrid, suspect: _Suspect, seen: tuple[Scored, Tested]) -> RankVerdict:
     """Return the verdict on a suspect."""
     position, (scored, tested) = suspect.position, seen
     part, doubt = slow_part(scored, tested, position), scored.doubt
@@ -245,12 +245,12 @@ def _slow(grid: Grid, suspect: _Suspect, seen: tuple[Scored, Tested]) -> RankVer
     )
 
 
-def _run_steps(grid: Grid, slow: BoolArray) -> tuple[tuple[int, int], ...]:
+def _run_steps(grid: Grid | DenseGrid, slow: BoolArray) -> tuple[tuple[int, int], ...]:
     """Return the numbers of the first and last step of each run."""
     return tuple((int(grid.steps[first]), int(grid.steps[last])) for first, last in runs_of(slow))
 
 
-def _on_and_off(grid: Grid, suspect: _Suspect, pauses: Pauses) -> RankVerdict:
+def _on_and_off(grid: Grid | DenseGrid, suspect: _Suspect, pauses: Pauses) -> RankVerdict:
     """Return the verdict on a suspect whose steps stand out one by one."""
     position, scored, slow = suspect.position, suspect.scored, pauses.slow[:, suspect.position]
     told = Evidence.WORK if scored.referenced[position] else Evidence.PEERS
@@ -267,7 +267,7 @@ def _on_and_off(grid: Grid, suspect: _Suspect, pauses: Pauses) -> RankVerdict:
 
 
 def _level(
-    grid: Grid,
+    grid: Grid | DenseGrid,
     position: int,
     level: tuple[float, float],
     scored: Scored,
@@ -284,7 +284,9 @@ def _level(
     return calm_verdict(rank, None, Evidence.HISTORY if has_past else Evidence.NOTHING)
 
 
-def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -> list[Limit]:
+def _limits(
+    grid: Grid | DenseGrid, window: Window, scored: Scored, found: list[_Suspect]
+) -> list[Limit]:
     limits: list[Limit] = []
     ranks = np.array(grid.cube.ranks)
     alone = ranks[scored.comparison.replicas == 0]
@@ -304,7 +306,7 @@ def _limits(grid: Grid, window: Window, scored: Scored, found: list[_Suspect]) -
     return limits
 
 
-def _score_table(grid: Grid, scored: Scored) -> pd.DataFrame:
+def _score_table(grid: Grid | DenseGrid, scored: Scored) -> pd.DataFrame:
     score = np.where(np.isfinite(scored.peers), scored.peers, scored.own)
     steps, ranks = score.shape
     return pd.DataFrame(

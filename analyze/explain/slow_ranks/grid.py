@@ -61,6 +61,54 @@ class Grid:
         return by_rank
 
 
+@dataclass(frozen=True, slots=True)
+class DenseGrid:
+    """The same where each rank has one duration of each kind in each step, or none."""
+
+    cube: Cube
+    steps: IntArray
+    values: FloatArray
+    """Durations [step, lane, replica, place, kind, item]; NaN where absent."""
+    features: FloatArray | None
+    """The same with one more axis."""
+
+    @classmethod
+    def of(
+        cls, cube: Cube, steps: IntArray, by_kind: dict[str, FloatArray], work: FloatArray | None
+    ) -> DenseGrid:
+        """Return the grid of durations [step, rank] by kind, absent where not positive.
+
+        Args:
+            cube: Where the ranks are.
+            steps: Their numbers.
+            by_kind: The durations.
+            work: Features of the work [step, rank, feature], as far as they are known.
+        """
+        shape = (len(steps), *cube.shape, len(by_kind), 1)
+        values = np.full(shape, np.nan)
+        features = None if work is None else np.full((*shape, work.shape[-1]), np.nan)
+        place = (slice(None), cube.lane, cube.replica, cube.place)
+        for kind, durations in enumerate(by_kind.values()):
+            is_known = durations > 0
+            values[(*place, kind, 0)] = np.where(is_known, durations, np.nan)
+            if features is not None and work is not None:
+                features[(*place, kind, 0)] = np.where(is_known[..., None], work, np.nan)
+        return cls(cube, steps, values, features)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return the number of steps, kinds and items."""
+        return len(self.steps), *self.values.shape[-2:]
+
+    def step(self, position: int) -> FloatArray:
+        """Return the durations [lane, replica, place, kind, item] of one step."""
+        return np.asarray(self.values[position])
+
+    def step_features(self, position: int) -> FloatArray | None:
+        """Return the features [lane, replica, place, kind, item, feature] of one step."""
+        return None if self.features is None else self.features[position]
+
+
 def grid_of(durations: pd.DataFrame, layout: ParallelLayout | None) -> Grid:
     """Return the grid of a table of durations.
 

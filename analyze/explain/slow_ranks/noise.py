@@ -22,6 +22,7 @@ from statistics import NormalDist
 import numpy as np
 
 from ...tables.arrays import FloatArray
+from .known_values import finite_median
 
 LAGS = 5
 """Steps over which correlation is looked for."""
@@ -80,7 +81,7 @@ def noise_of(scores: FloatArray, errors: FloatArray) -> Noise:
     if steps < 3:
         with np.errstate(invalid="ignore"):
             sigma = np.sqrt(np.nanmean(errors**2, axis=0)) if steps else np.full(ranks, np.nan)
-        pooled = _finite_median(sigma)
+        pooled = finite_median(sigma)
         return Noise(np.maximum(np.fmax(sigma, pooled), NOISE_FLOOR), 1.0, float(4 * ranks))
     known = np.isfinite(errors)
     within = np.where(known, errors, 0.0) ** 2
@@ -94,10 +95,10 @@ def _combined(variogram: FloatArray, within: FloatArray, steps: float) -> Noise:
     """Return the noise from the variogram [lag, rank] and the variances within steps [rank]."""
     # Ranks whose steps are all the same count, too: else a job without noise has the correlation of its one fault.
     growth, inflation = _correlation(np.maximum(variogram, NOISE_FLOOR**2), steps)
-    usual = _finite_median(within[within > 0])
+    usual = finite_median(within[within > 0])
     told = np.where(within > 0, within, usual) if usual > 0 else np.ones_like(within)
     own = variogram[0] * growth / told
-    pooled = _finite_median(own)
+    pooled = finite_median(own)
     degrees = DIFFERENCE_EFFICIENCY * (steps - 1)
     together = max(int(np.isfinite(own).sum()), 1) * degrees
     if usual > 0:
@@ -133,8 +134,8 @@ def _correlation(variogram: FloatArray, steps: float) -> tuple[float, float]:
         return USUAL_GROWTH, USUAL_INFLATION
     near, far = variogram[0], variogram[-1]
     with np.errstate(invalid="ignore", divide="ignore"):
-        growth = _finite_median(far / near)
-        inflation = _finite_median(1.0 + 2.0 * (1.0 - variogram[:-1] / far).sum(axis=0))
+        growth = finite_median(far / near)
+        inflation = finite_median(1.0 + 2.0 * (1.0 - variogram[:-1] / far).sum(axis=0))
     if not np.isfinite(growth + inflation):
         return USUAL_GROWTH, USUAL_INFLATION
     count = steps * float(np.isfinite(far).sum())
@@ -168,15 +169,20 @@ def chance_of(deviate: float, degrees: float) -> float:
 
 def _squared_spread(scores: FloatArray, lag: int) -> FloatArray:
     """Return half the mean squared difference of steps a lag apart, outliers drawn in."""
-    squares = (scores[lag:] - scores[:-lag]) ** 2 / 2.0
+    squares = scores[lag:] - scores[:-lag]
+    np.square(squares, out=squares)
+    squares /= 2.0
     known = np.isfinite(squares)
-    of_all = _finite_median(squares)
-    own = np.median(np.where(known, squares, of_all), axis=0)
+    of_all = finite_median(squares)
+    # Laid out by rank, so that the steps of each lie beside each other.
+    by_rank = squares.T.copy()
+    by_rank[~known.T] = of_all
+    own = np.median(by_rank, axis=1, overwrite_input=True)
     usual = np.fmax(own, of_all) / 0.455
     squares = _without_jumps(squares, usual)
-    total = np.where(known, squares, 0.0).sum(axis=0)
+    squares[~known] = 0.0
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(known.any(axis=0), total / known.sum(axis=0), np.nan)
+        return np.where(known.any(axis=0), squares.sum(axis=0) / known.sum(axis=0), np.nan)
 
 
 def _without_jumps(squares: FloatArray, usual: FloatArray) -> FloatArray:
@@ -187,11 +193,6 @@ def _without_jumps(squares: FloatArray, usual: FloatArray) -> FloatArray:
     """
     usual = np.maximum(usual, NOISE_FLOOR**2)
     return np.where(squares > JUMP * usual, DRAWN_IN * usual, squares)
-
-
-def _finite_median(values: FloatArray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else np.nan
 
 
 class RunningNoise:
@@ -218,7 +219,7 @@ class RunningNoise:
             mean, count = self._variogram[lag], self._counts[lag]
             squares = (scores - before) ** 2 / 2.0
             if (count > 2).any():
-                squares = _without_jumps(squares, np.fmax(mean, _finite_median(mean[count > 0])))
+                squares = _without_jumps(squares, np.fmax(mean, finite_median(mean[count > 0])))
             known = np.isfinite(squares)
             count += known & (count < self._memory)
             mean += np.where(known, np.nan_to_num(squares - mean) / np.maximum(count, 1.0), 0.0)

@@ -23,7 +23,7 @@ import numpy as np
 
 from ...tables.arrays import BoolArray, FloatArray
 from .cube import Cube
-from .known_values import known_mean, known_median, over_last
+from .known_values import known_mean, known_median, median_of_others, over_last
 
 CLIP_DEVIATIONS = 1.7
 """Items further than this many deviations from their step's median are drawn in to it: Huber's
@@ -61,6 +61,11 @@ class Line:
     """[1, replica or 1, place] whether nobody who is trusted tells the work that a place follows:
     it can be neither judged nor compared with."""
 
+    @property
+    def tells(self) -> bool:
+        """Return whether some place follows another one."""
+        return bool(self.slope.any())
+
     def expected(self, relative: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Return the relative duration that the other places lead to expect, and where they do.
 
@@ -69,7 +74,7 @@ class Line:
         Args:
             relative: ``u`` [lane, replica, place, kind, item]; NaN where not trusted.
         """
-        if not self.slope.any():
+        if not self.tells:
             return np.ones((1,) * relative.ndim), np.zeros(relative.shape[:3], dtype=bool)
         others = mean_of_others(relative, self.block)
         slope = self.slope[..., None]
@@ -205,10 +210,12 @@ def step_scores(step: FloatArray, expected: FloatArray, line: Line, trusted: Boo
         line: How places follow each other's work.
         trusted: Ranks that others may be compared with [lane, replica, place].
     """
-    relative = step / expected[..., None]
-    reference = np.where(trusted[..., None, None], relative - 1.0, np.nan)
-    model, referenced = line.expected(reference)
-    raw = relative / model
+    raw = step / expected[..., None]
+    referenced = np.zeros(raw.shape[:3], dtype=bool)
+    if line.tells:
+        reference = np.where(trusted[..., None, None], raw - 1.0, np.nan)
+        model, referenced = line.expected(reference)
+        raw /= model
     ratio, deviation = _drawn_in(raw)
     kinds = known_mean(ratio, axis=-1)
     count = over_last(np.isfinite(ratio).astype(np.int64))
@@ -217,14 +224,19 @@ def step_scores(step: FloatArray, expected: FloatArray, line: Line, trusted: Boo
     with np.errstate(invalid="ignore", divide="ignore"):
         share = share / total[..., None]
         score = over_last(share * np.nan_to_num(kinds)) - 1.0
-        variance = (share * np.nan_to_num(deviation)) ** 2 / np.maximum(count, 1)
-        trim = kinds / known_mean(raw, axis=-1)
+        if raw.shape[-1] == 1:
+            # An only item is never drawn in, and has no scatter.
+            trim, error = np.ones(kinds.shape), np.zeros(score.shape)
+        else:
+            trim = kinds / known_mean(raw, axis=-1)
+            variance = (share * np.nan_to_num(deviation)) ** 2 / np.maximum(count, 1)
+            error = np.sqrt(over_last(variance))
     seen = (total > 0) & ~line.blind
     return Scores(
         kinds=kinds,
         trim=np.where(np.isfinite(trim), trim, 1.0),
         total=np.where(seen, score, np.nan),
-        error=np.where(seen, np.sqrt(over_last(variance)), np.nan),
+        error=np.where(seen, error, np.nan),
         referenced=referenced,
     )
 
@@ -345,27 +357,6 @@ def mean_of_others(values: FloatArray, block: int) -> FloatArray:
     total, count = outside(np.where(known, values, 0.0)), outside(known.astype(np.float64))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(count > 0, total / count, np.nan)
-
-
-def median_of_others(values: FloatArray, references: BoolArray) -> FloatArray:
-    """Return for each entry the median of the other entries that are references.
-
-    Along the last axis; NaN where there is none. In a sorted row, leaving one out
-    moves the values right of it one place to the left.
-    """
-    usable = references & np.isfinite(values)
-    filled = np.where(usable, values, np.inf)
-    order = np.argsort(filled, axis=-1, kind="stable")
-    place = np.argsort(order, axis=-1, kind="stable")
-    ordered = np.take_along_axis(filled, order, axis=-1)
-    count = usable.sum(axis=-1, keepdims=True) - usable
-    position = np.where(usable, place, values.shape[-1])
-    middle = []
-    for wanted in (np.maximum(count - 1, 0) // 2, count // 2):
-        index = np.minimum(wanted + (wanted >= position), values.shape[-1] - 1)
-        middle.append(np.take_along_axis(ordered, index, axis=-1))
-    with np.errstate(invalid="ignore"):
-        return np.where(count > 0, (middle[0] + middle[1]) / 2, np.nan)
 
 
 def _drawn_in(ratio: FloatArray) -> tuple[FloatArray, FloatArray]:

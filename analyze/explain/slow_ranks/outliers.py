@@ -29,9 +29,11 @@ def outlier_factors(means: FloatArray, line: Line) -> FloatArray:
         means: Mean durations [step, lane, replica, place, kind]; NaN where absent.
         line: How places follow each other's work.
     """
-    relative = np.moveaxis(means / _median(means), 0, -1)
-    model, _ = line.expected(relative - 1.0)
-    excess = np.moveaxis(relative / model, -1, 0)
+    excess = means / _median(means)
+    if line.tells:
+        relative = np.moveaxis(excess, 0, -1)
+        model, _ = line.expected(relative - 1.0)
+        excess = np.moveaxis(relative / model, -1, 0)
     known = np.isfinite(excess)
     count = np.maximum(known.sum(axis=-1), 1)
     level = np.where(known, excess, 0.0).sum(axis=-1) / count
@@ -42,15 +44,19 @@ def outlier_factors(means: FloatArray, line: Line) -> FloatArray:
     usual = np.nanmedian(spread) if np.isfinite(spread).any() else NOISE_FLOOR
     reach = STRAY * np.maximum(np.fmax(spread, usual), NOISE_FLOOR)
     level = np.where(np.isfinite(level), level, -np.inf)
-    flat = level.reshape(len(level), -1)
-    is_outlier = (level > reach) & (shared(flat).reshape(level.shape) <= reach)
+    is_outlier = level > reach
+    # Mostly no rank strays, and nobody has to be asked about its neighbours.
+    strays = is_outlier.any(axis=0)
+    is_outlier[:, strays] &= shared(level[:, strays]) <= reach[strays]
     return np.where(is_outlier, factor, 1.0)
 
 
 def _median(values: FloatArray) -> FloatArray:
     """Return the median over the steps; NaN where nothing is known."""
-    ordered = np.sort(values, axis=0)  # NaN comes last
-    count = np.isfinite(values).sum(axis=0, keepdims=True)
-    low = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=0)
-    high = np.take_along_axis(ordered, np.minimum(count // 2, len(values) - 1), axis=0)
-    return np.asarray((low + high)[0] / 2)
+    laid = values.reshape(len(values), -1).T.copy()
+    count = np.isfinite(laid).sum(axis=1)
+    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, len(values) - 1)
+    # NaN comes last. Mostly the same steps are known of all.
+    laid.partition(np.unique(np.append(low, high)), axis=1)
+    rows = np.arange(len(laid))
+    return np.asarray((laid[rows, low] + laid[rows, high]) / 2).reshape(values.shape[1:])

@@ -107,16 +107,19 @@ def _by_past(
     joined, past = _pasts(bounds.least_scores, settings.memory_steps)
     before = joined[:, None] * past - bounds.least[np.arange(1, steps + 1) - held]
     strength = np.full(ranks, -np.inf)
+    rooms = np.empty((2, steps, ranks))
     for count in range(SHORTEST, min(LONGEST, steps) + 1):
         before_count = joined + held - count
         first = max(int(np.searchsorted(before_count, settings.baseline_steps)), count - 1)
         if first >= steps:
             break
-        recent = (
-            bounds.most[first + 1 :] - bounds.most[first + 1 - count : steps + 1 - count]
-        ) / count
-        usual = before[first:] + bounds.least[first + 1 - count : steps + 1 - count]
-        recent -= usual / before_count[first:, None]
+        begun = slice(first + 1 - count, steps + 1 - count)
+        recent, usual = rooms[0][first:], rooms[1][first:]
+        np.subtract(bounds.most[first + 1 :], bounds.most[begun], out=recent)
+        recent /= count
+        np.add(before[first:], bounds.least[begun], out=usual)
+        usual /= before_count[first:, None]
+        recent -= usual
         found = _strongest_excess(recent, before_count[first:], count, doubt, budget)
         strength = np.maximum(strength, found)
     return _is_reached(strength, SUSPICION) & _is_judged(scores)

@@ -23,6 +23,8 @@ from .work import WorkModel
 
 CHUNK_CELLS = 1 << 20
 """Durations that are scored at a time, so that memory does not grow with the window."""
+SINGLE_CELLS = 1 << 17
+"""The same where each kind has one item: then no sum depends on it, and so many stay in the cache."""
 KEPT_CELLS = 8 * CHUNK_CELLS
 """A window of at most so many durations is laid out once: 64 MB."""
 T = TypeVar("T", bound=np.generic)
@@ -153,7 +155,7 @@ class Window:
             return
         steps, kinds, items = self._steps.shape
         cells = int(np.prod(self._cube.shape)) * kinds * items
-        size = max(1, CHUNK_CELLS // cells)
+        size = max(1, (CHUNK_CELLS if items > 1 else SINGLE_CELLS) // cells)
         chunks = []
         for first in range(0, steps, size):
             last = min(first + size, steps)

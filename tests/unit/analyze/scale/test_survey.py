@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from meshscope.analyze.scale.rows import Rows
 from meshscope.analyze.scale.summary import OWN_WORK
 from meshscope.analyze.scale.survey import ALONG_DP, Looking
 from meshscope.probe.schema.errors import TraceFormatError
@@ -18,11 +19,11 @@ def rows(*cells):
     return pa.table(columns)
 
 
-def survey(*parts, every=1):
+def survey(*parts, every=1, most_ranks=0):
     """Return the survey of some parts."""
-    looking = Looking(every)
+    looking = Looking(every, most_ranks)
     for part in parts:
-        looking.add(part)
+        looking.add(Rows(part))
     return looking.survey("run")
 
 
@@ -43,6 +44,20 @@ def test_ranks_come_in_their_order():
     """Fails when a file of later ranks comes first and ranks get the work of others."""
     found = survey(rows((2, 0), (3, 0)), rows((0, 0), (1, 0)))
     assert found.ranks.tolist() == [0, 1, 2, 3]
+    assert found.own_s[:, 0].tolist() == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize("most_ranks", [1, 3, 4, 9])
+@pytest.mark.parametrize("last", [(3, 0), (3, 1)])
+def test_room_for_all_ranks_changes_nothing(most_ranks, last):
+    """Fails when ranks that are kept in place get the work of others, as soon as one has other steps."""
+    parts = rows((2, 0), (2, 1)), rows((0, 0), (0, 1), (1, 0), (1, 1)), rows((3, 0), last)
+    parts = parts if last == (3, 1) else (*parts[:2], rows((3, 0)))
+    found, usual = survey(*parts, most_ranks=most_ranks), survey(*parts)
+    assert found.ranks.tolist() == usual.ranks.tolist() == [0, 1, 2, 3]
+    assert found.steps.tolist() == usual.steps.tolist()
+    assert (found.own_s == usual.own_s).all()
+    assert (found.waits_s == usual.waits_s).all()
     assert found.own_s[:, 0].tolist() == [0, 10, 20, 30]
 
 
