@@ -54,12 +54,14 @@ def with_side_effects(
     if len(program.windows.steps) < 2 * MIN_STEPS:
         return players
     steps = _Steps(program)
-    found = {
-        number: parted
-        for number, player in enumerate(players)
-        if player.kind not in _NOISE
-        and (parted := _come_and_go(steps.sums(player.effect))) is not None
-    }
+    found = _told_apart(
+        {
+            number: parted
+            for number, player in enumerate(players)
+            if player.kind not in _NOISE
+            and (parted := _come_and_go(steps.sums(player.effect))) is not None
+        }
+    )
     judged = [number for number in found if players[number].union in _JUDGED]
     if not judged:
         return players
@@ -144,6 +146,23 @@ class _Parted(NamedTuple):
 
     with_it: BoolArray
     is_clear: BoolArray
+    cost_ns: float
+    """What it usually costs in the steps with it, over all ranks."""
+
+
+def _told_apart(found: dict[int, _Parted]) -> dict[int, _Parted]:
+    """Return the causes that leave enough steps without any of them, the most costly ones.
+
+    Of two that take turns, hardly a step is without either, and a few bad ones would be all that both are
+    compared with. What costs the least explains the least.
+    """
+    kept = dict(sorted(found.items(), key=lambda item: item[1].cost_ns, reverse=True))
+    while kept:
+        without = ~np.any([parted.with_it for parted in kept.values()], axis=0)
+        if without.sum() >= MIN_STEPS:
+            break
+        kept.popitem()
+    return {number: kept[number] for number in sorted(kept)}
 
 
 def _come_and_go(cost_ns: FloatArray) -> _Parted | None:
@@ -163,7 +182,7 @@ def _come_and_go(cost_ns: FloatArray) -> _Parted | None:
     enough = min(with_it.sum(), without.sum()) >= MIN_STEPS and comes.sum() >= MIN_RUNS
     if not enough or (~is_clear).sum() > MOST_BETWEEN * len(cost_ns):
         return None
-    return _Parted(with_it, is_clear)
+    return _Parted(with_it, is_clear, usual)
 
 
 def _sum_of(first: EdgeEffect, second: EdgeEffect) -> EdgeEffect:

@@ -8,6 +8,7 @@ import pytest
 from tests.messages import of_code, values_of
 from tests.synthetic import MS, Job, capture, capture_of
 
+from meshscope.analyze.explain.causes import side_effects
 from meshscope.analyze.explain.whatif import parse_changes, predict
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.findings.measure import measure
@@ -236,3 +237,17 @@ def test_tokens_that_are_not_known_count_as_usual(unknown):
     expected = diagnose(trace)
     assert cause_of(changed).relief_ns == pytest.approx(cause_of(expected).relief_ns)
     assert cause_of(changed).share_frac == pytest.approx(cause_of(expected).share_frac)
+
+
+def test_causes_that_take_turns_are_not_held_against_the_few_steps_without_either():
+    """Two bad steps would stand for the usual ones, and the price of a slow rank would fall to half."""
+    with_it = np.arange(20) % 2 == 0
+    in_turn = ~with_it & ~np.isin(np.arange(20), (9, 17))
+    apart = np.arange(20) % 4 == 0
+    costly, cheap, other = (
+        side_effects._Parted(steps, np.ones(20, dtype=bool), cost)
+        for steps, cost in ((with_it, 9e6), (in_turn, 1e3), (apart, 5e6))
+    )
+    assert side_effects._told_apart({0: cheap, 3: costly}) == {3: costly}
+    assert list(side_effects._told_apart({0: cheap, 3: costly, 5: other})) == [3, 5]
+    assert list(side_effects._told_apart({1: costly, 2: other})) == [1, 2]
