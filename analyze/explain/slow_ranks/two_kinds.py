@@ -11,6 +11,10 @@ over the stages, which is taken out before. For example, in ms::
 
 Beside two stages that slow down together, a third is short in the other steps, and beside longer data so is
 a stage that feels it less. Neither takes longer itself: a slow rank must.
+
+Of two stages the median would be one of them. Where their data differ too much from step to step for either to
+show two kinds of steps, the one over the other does: both compute the same data. Whose own time differs between
+these kinds is slow, if the other's does not.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ LEAST_ALIKE = 0.5
 LEAST_OWN = 0.5
 """Part of its excess over the other stages that a rank must take longer itself."""
 FEWEST_STAGES = 3
-"""Stages that can tell how much work a step is: of two, either may be the one that differs."""
+"""Stages whose median tells how much work a step is."""
 MIN_COVERED = 0.5
 """Share of the steps in which a part must be recorded to be compared."""
 CONFIDENCE = 0.9
@@ -116,19 +120,24 @@ def _slow_at_times(
     steady = np.array([not own.any() for own in kinds])
     if 2 * steady.sum() < len(steady):
         steady = np.ones_like(steady)
+    by_ratio = len(np.unique(stage)) < FEWEST_STAGES and not np.any(kinds)
     for at, rank in enumerate(of_rank.index.tolist()):
-        others, is_slow = alone[(stage != stage[at]) & steady], kinds[at]
-        if not len(others) or not is_slow.any() or (is_slow == of_data).all():
+        others = alone[(stage != stage[at]) & steady]
+        if not len(others):
             continue
         # The rank itself is in what is common, but not where it is slow: the others tell by how much.
         beside = np.median(others, axis=0)
         score = alone[at] / beside
+        is_slow = _is_long(score) if by_ratio else kinds[at]
+        if not is_slow.any() or (is_slow == of_data).all():
+            continue
         own = _excess(score, is_slow)
+        elsewhere = _excess(beside, is_slow).slowdown if by_ratio else (others - 1.0).max()
         passes = table.loc[rank].to_numpy(np.float64) / (common * beside)
         parts = [_excess(part, is_slow).slowdown for part in passes]
         if (
             _excess(values[at], is_slow).slowdown >= LEAST_OWN * own.slowdown
-            and (others - 1.0).max() <= MOST_ELSEWHERE * own.slowdown
+            and abs(elsewhere) <= MOST_ELSEWHERE * own.slowdown
             and min(parts) >= LEAST_ALIKE * max(parts)
         ):
             score = score / score[~is_slow].mean() - 1.0

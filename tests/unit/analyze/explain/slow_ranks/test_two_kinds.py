@@ -172,10 +172,59 @@ def test_steps_with_more_data_blame_nobody():
     assert not any(own.is_slow for own in judged(factor).values())
 
 
+TWO_STAGES = ParallelLayout(pp=2)
+
+
+def unequal_data(spread=0.08):
+    """Return two stages whose steps differ by their data, each step by one factor on both."""
+    return np.ones((2, STEPS)) * np.random.default_rng(7).lognormal(0, spread, STEPS)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("slow", [[1, 4, 5, 9, 10, 11], [0, 2, 4, 6, 8, 10]])
+def test_of_two_stages_with_unequal_data_the_one_that_takes_longer_is_slow(rank, slow):
+    """The healthy stage would be heavy in the steps in which the slow rank is not slow."""
+    factor = unequal_data()
+    factor[rank, slow] *= 1.7
+    found = judged(factor, TWO_STAGES)
+    assert [one for one, own in found.items() if own.is_slow] == [rank]
+    assert found[rank].slowdown == pytest.approx(0.7, abs=0.03)
+    named = [step for first, end in found[rank].slow_steps for step in range(first, end + 1)]
+    assert named == slow
+
+
+def one_is_faster_at_times(factor):
+    """Leave out a part of what one stage does in some steps."""
+    factor[1, [1, 4, 5, 9, 10, 11]] /= 1.7
+
+
+def both_in_turn(factor):
+    """Slow either stage in steps of its own."""
+    factor[0, ::2] *= 1.5
+    factor[1, 1::2] *= 1.5
+
+
+def nothing(factor):
+    """Leave the data as the only difference."""
+
+
+@pytest.mark.parametrize(
+    ("done_to", "healthy"),
+    [(one_is_faster_at_times, [0]), (both_in_turn, [0, 1]), (nothing, [0, 1])],
+)
+def test_of_two_stages_none_is_blamed_that_takes_no_longer(done_to, healthy):
+    """A healthy rank would be named where only the other one, or the data, differs."""
+    factor = unequal_data()
+    done_to(factor)
+    found = judged(factor, TWO_STAGES)
+    assert not [rank for rank in healthy if found[rank].is_slow]
+
+
 @pytest.mark.parametrize("seed", range(60))
-def test_noise_has_no_two_kinds_of_steps(seed):
+@pytest.mark.parametrize("stages", [2, 3])
+def test_noise_has_no_two_kinds_of_steps(seed, stages):
     """A healthy pipeline would have a slow rank by chance."""
-    random = np.random.default_rng(seed)
+    random, layout = np.random.default_rng(seed), ParallelLayout(pp=stages)
     draws = [
         lambda: random.normal(1, 0.05, (3, STEPS)),
         lambda: random.lognormal(0, 0.3, (3, STEPS)),
@@ -184,8 +233,8 @@ def test_noise_has_no_two_kinds_of_steps(seed):
         lambda: 1 + 0.5 * (random.random((3, STEPS)) < 0.2),
         lambda: 1 + random.exponential(0.5, (3, STEPS)) * (random.random((3, STEPS)) < 0.2),
     ]
-    table = durations(draws[seed % 6](), seed)
-    found = with_slow_steps_of_single_ranks(detect(table, PIPELINE), table, PIPELINE)
+    table = durations(draws[seed % 6]()[:stages], seed)
+    found = with_slow_steps_of_single_ranks(detect(table, layout), table, layout)
     assert not [own for own in found.verdicts if own.is_slow and own.confidence == CONFIDENCE]
 
 
