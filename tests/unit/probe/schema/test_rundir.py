@@ -109,9 +109,11 @@ def test_odd_values_in_the_manifest_are_stated(two_ranks):
     (row,) = capture.tables["run"].to_pylist()
     assert (row["world_size"], row["num_layers"], row["tp"]) == (2, None, None)
     text = " ".join(texts(capture.limits))
-    assert "world_size unknown: the manifest of the run has 'two'" in text
-    assert "layout unknown: the manifest of the run has [1]" in text
-    assert "num_layers unknown: the manifest of the run has 1099511627776" in text
+    assert "world_size unknown: the manifest of the run has the impossible value 'two'" in text
+    assert "layout unknown: the manifest of the run has the impossible value [1]" in text
+    assert (
+        "num_layers unknown: the manifest of the run has the impossible value 1099511627776" in text
+    )
     assert "World size unknown: taken to be 2" in text
 
 
