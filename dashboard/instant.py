@@ -45,6 +45,8 @@ def instant(
         "place": step.labels[row],
         "operation": None,
     }
+    # What an address asks for may be larger than any time.
+    at_ns = min(max(at_ns, -1), step.length_ns)
     found = slice_at(step, row, at_ns)
     if found is None:
         return told | dict.fromkeys(

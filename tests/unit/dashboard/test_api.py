@@ -56,6 +56,24 @@ def test_timeline(client):
     assert client.get("/api/v1/runs/job/timeline.json?step=x").json["rejected"] == ["step"]
 
 
+def test_what_a_row_shows_at_an_instant(client):
+    """Fails when a row or an instant is told to be another's, or an odd address breaks the server."""
+    place = "/api/v1/runs/job/timeline/at.json?step=1"
+    slow = client.get(f"{place}&row=3&at=1000").json
+    assert (slow["rank"], slow["category"], slow["microbatch"]) == (3, "forward", 0)
+    assert slow["dur_ns"] == pytest.approx(20e6)
+    waiting = client.get(f"{place}&row=0&at=45000000").json
+    assert waiting["operation"]["waited_for"] == 3
+    assert waiting["operation"]["waited_ns"] == pytest.approx(30e6)
+    assert waiting["operation"]["wire_ns"] == pytest.approx(2e6)
+    assert waiting["sentences"][-1] == "Rank 3 came last."
+    assert client.get(f"{place}&row=0&at=45000000&operation=0").json["operation"] is None
+    for odd in (f"row=0&at={10**30}", f"row=0&at=-{10**30}", f"row={10**30}&at=0", "row=-1&at=0"):
+        assert client.get(f"{place}&{odd}").json["text"] is None
+    for odd in ("", "&row=0", "&row=x&at=0", "&row=0&at=1.5"):
+        assert client.get(place + odd).status_code == 400
+
+
 def test_a_window_as_a_trace_for_perfetto(client):
     """Fails when the file of a window has other slices or times than the page, or ranks without names."""
     query = "step=1&t0=0&t1=5000000"
