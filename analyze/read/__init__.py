@@ -18,6 +18,7 @@ from meshscope.probe.schema.rundir import name_a_run_in
 
 from ..tables.trace import Trace
 from ..wording.limits import Limit
+from ..wording.message import message
 from .archives import unpack_archives
 from .detect import MEMORY_FORMATS, InputFile, InputFormat, classify
 from .foreign import nothing_readable
@@ -70,9 +71,9 @@ def _by_format(
         try:
             found[classify(file)].append(file)
         except OSError as error:
-            what = f"cannot be read ({error.strerror})"
+            what = message("refused.not_opened", reason=error.strerror)
             unopened.append(
-                TraceFormatError(what, where=file.label, remedy="Check its permissions")
+                TraceFormatError(what, where=file.label, remedy=message("advice.permissions"))
             )
     return found, unopened
 
@@ -146,13 +147,13 @@ def _damaged_run(path: Path) -> TraceFormatError:
     """Return the error for a run that nothing but its manifest tells from a folder of files."""
     try:
         read_json(path / MANIFEST_NAME)
-        what = "names no format version"
+        damage: object = message("refused.no_format_version")
     except RunDirectoryError as error:
-        what = error.what
+        damage = error.said["what"]
     return TraceFormatError(
-        f"is a run directory of which {MANIFEST_NAME} {what}",
+        message("refused.run_manifest", file=MANIFEST_NAME, damage=damage),
         where=str(path),
-        remedy="Remove the run, and ingest its source or make it again",
+        remedy=message("advice.ingest_again"),
     )
 
 
@@ -160,13 +161,13 @@ def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) ->
     pages = by_format.get(InputFormat.MEMORY_PAGE)
     if pages:
         return TraceFormatError(
-            "is a page that shows memory, without the numbers",
+            message("refused.page_of_memory"),
             where=pages[0].label,
-            remedy="Export it as raw.json.gz (export_memory_timeline), or give the snapshot pickle",
+            remedy=message("advice.export_memory"),
         )
     if path.is_dir() and (path / "tables").is_dir() and (path / MANIFEST_NAME).exists():
         return _damaged_run(path)
     if path.is_dir() and (remedy := name_a_run_in(path)):
-        return TraceFormatError("is a folder of runs", where=str(path), remedy=remedy)
+        return TraceFormatError(message("refused.folder_of_runs"), where=str(path), remedy=remedy)
     unknown = by_format.get(InputFormat.UNKNOWN, [])
     return nothing_readable(path, sum(map(len, by_format.values())), unknown)

@@ -125,9 +125,9 @@ def _unpack(archive: InputFile, folder: Path, found: list[InputFile]) -> int:
                 _write(place, head, stream)
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise TraceFormatError(
-            f"the archive is damaged or cut off ({error}); members before that are read",
+            message("refused.archive", error=str(error)),
             where=archive.label,
-            remedy="Copy it again",
+            remedy=message("advice.copy_again"),
         ) from error
     return skipped
 

@@ -10,6 +10,7 @@ from isal import isal_zlib
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ..wording.message import Text, message
 from .detect import UTF8_MARK, InputFile
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -119,9 +120,9 @@ class _Inflater:
     def _refuse_bomb(self) -> None:
         if self._given > max(_HARMLESS_BYTES, _MOST_RATIO * self._stream.tell()):
             raise TraceFormatError(
-                f"unpacks to more than {_MOST_RATIO} times its size",
+                message("refused.unpacks_to_more", times=_MOST_RATIO),
                 where=self._label,
-                remedy="No trace does: unpack it yourself, if you know what it is",
+                remedy=message("advice.unpack_unknown"),
             )
 
     def _next_member(self) -> None:
@@ -132,10 +133,12 @@ class _Inflater:
         self._pending = rest.lstrip(b"\0")
         self._is_last = not self._pending
         if self._pending and not _GZIP_MAGIC.startswith(self._pending[: len(_GZIP_MAGIC)]):
-            raise self._damage("something else follows its end")
+            raise self._damage(message("defect.more_behind_end"))
         self._member = isal_zlib.decompressobj(_GZIP_FORMAT)
 
-    def _damage(self, reason: str) -> TraceFormatError:
+    def _damage(self, reason: Text) -> TraceFormatError:
         return TraceFormatError(
-            f"the gzip stream is damaged ({reason})", where=self._label, remedy="Copy it again"
+            message("refused.gzip", reason=reason),
+            where=self._label,
+            remedy=message("advice.copy_again"),
         )

@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ..wording.message import Message, message
+
 DAMAGED_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding JSON raises on torn, mistyped and absurdly nested content."""
 DAMAGED_SQLITE = (sqlite3.Error, UnicodeDecodeError, OverflowError)
@@ -141,15 +143,15 @@ class InputFile:
                 content = source.read(most_bytes + 1)
             except _DAMAGED_GZIP as error:
                 raise TraceFormatError(
-                    f"the gzip stream is damaged ({error})",
+                    message("refused.gzip", reason=str(error)),
                     where=self.label,
-                    remedy="Copy it again",
+                    remedy=message("advice.copy_again"),
                 ) from error
         if len(content) > most_bytes:
             raise TraceFormatError(
-                f"is larger than {most_bytes >> 20} MiB, unpacked",
+                message("refused.larger_unpacked", most_bytes=most_bytes),
                 where=self.label,
-                remedy="Record less of the job",
+                remedy=message("advice.record_less"),
             )
         return content.removeprefix(UTF8_MARK)
 
@@ -215,24 +217,19 @@ def rank_in_name(name: str) -> int | None:
     return int(found[1]) if found and int(found[1]) < MAX_RANKS else None
 
 
-def why_unknown(file: InputFile) -> str:
-    """Return why a file of unknown format is none, as far as that is plain; else nothing."""
+def why_unknown(file: InputFile) -> Message | None:
+    """Return why a file of unknown format is none; None where that is not plain."""
     head = file.head()
     if not head:
-        return "empty or damaged"
+        return message("foreign.empty")
     if head.startswith(_UTF16_MARKS):
-        return "UTF-16 or UTF-32 text"
+        return message("foreign.wide_text")
     if _NODES.search(head) and _SCHEMA.search(head):
-        return "an execution trace of PyTorch, a graph without a timeline"
-    return ""
+        return message("foreign.execution_trace")
+    return None
 
 
-WHAT_WE_READ = (
-    "Give a meshscope run directory, Kineto traces of the PyTorch profiler (.json, also in gz, xz, zst, zip or tar), "
-    "SQLite exports of Nsight Systems, an NDTimeline parquet file, pipeline visualiser dumps, "
-    "a log of the NCCL Inspector, dumps of the PyTorch flight recorder, "
-    "or memory timelines (raw.json.gz) and snapshots of PyTorch"
-)
+WHAT_WE_READ = message("advice.formats")
 """Remedy of an input in which there is nothing to read."""
 
 

@@ -6,16 +6,14 @@ Nothing here is read beyond its first bytes and its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ..wording.message import Message, message
 from .detect import WHAT_WE_READ, InputFile, why_unknown
-
-_KINETO = "record with torch.profiler and export_chrome_trace"
-
 
 _LOOKED_INTO = 16
 """Files of an unknown format that are looked into to say what they are."""
@@ -24,8 +22,8 @@ _LOOKED_INTO = 16
 class Foreign(NamedTuple):
     """What a file is, and the way out."""
 
-    what: str
-    remedy: str
+    what: Message
+    remedy: Message
 
 
 class _Sign(NamedTuple):
@@ -49,44 +47,44 @@ def _name(pattern: str) -> re.Pattern[str]:
 _SIGNS = (
     _Sign(
         Foreign(
-            "a Git LFS pointer: the file itself was not downloaded",
-            "Fetch it: git lfs pull",
+            message("foreign.git_lfs"),
+            message("convert.git_lfs"),
         ),
         head=re.compile(rb"\Aversion https://git-lfs\.github\.com/spec/"),
     ),
     _Sign(
         Foreign(
-            "a report of Nsight Systems, in its own format",
-            "Export it: nsys export --type sqlite FILE, and give the .sqlite file",
+            message("foreign.nsight_systems"),
+            message("convert.nsight_systems"),
         ),
         _name(r"\.(?:nsys-rep|qdrep|qdstrm)$"),
     ),
     _Sign(
         Foreign(
-            "a report of Nsight Compute: kernels one by one, without a timeline",
-            "Record a timeline: nsys profile --trace=cuda,nvtx, then nsys export --type sqlite",
+            message("foreign.nsight_compute"),
+            message("convert.nsight_compute"),
         ),
         _name(r"\.ncu-rep$"),
     ),
     _Sign(
         Foreign(
-            "a profile of XLA or TensorFlow (XPlane)",
-            "For PyTorch, " + _KINETO + "; for JAX, record with nsys profile and export to SQLite",
+            message("foreign.xplane"),
+            message("convert.xplane"),
         ),
         _name(r"\.xplane\.pb(?:\.gz)?$"),
     ),
     _Sign(
         Foreign(
-            "a database of DLProf, which is no longer made",
-            "Record with nsys profile --trace=cuda,nvtx, then nsys export --type sqlite",
+            message("foreign.dlprof"),
+            message("convert.dlprof"),
         ),
         _name(r"dlprof"),
         re.compile(rb"(?i)CREATE TABLE \W?dlprof|DLProf"),
     ),
     _Sign(
         Foreign(
-            "output of rocprof, the profiler of ROCm",
-            "For PyTorch on ROCm, " + _KINETO + ": that trace holds the kernels too",
+            message("foreign.rocprof"),
+            message("convert.rocprof"),
         ),
         _name(r"rocprof|\.rocpd$|results_.*\.db$|_kernel_trace\.csv$|_hip_api_trace\.csv$"),
         re.compile(
@@ -96,8 +94,8 @@ _SIGNS = (
     ),
     _Sign(
         Foreign(
-            "raw data of the Ascend profiler",
-            "Analyse it (torch_npu.profiler.profiler.analyse) and give ASCEND_PROFILER_OUTPUT/trace_view.json",
+            message("foreign.ascend"),
+            message("convert.ascend"),
         ),
         _name(
             r"ascend_pytorch_profiler|^(?:msprof|analysis|communication)\S*\.(?:db|json)$|_ascend_pt"
@@ -106,26 +104,26 @@ _SIGNS = (
     ),
     _Sign(
         Foreign(
-            "a trace of Perfetto, in its binary form",
-            "Give the JSON that the profiler wrote, or convert it: traceconv json FILE",
+            message("foreign.perfetto"),
+            message("convert.perfetto"),
         ),
         _name(r"\.(?:pftrace|perfetto-trace)$"),
     ),
     _Sign(
         Foreign(
-            "a table of nsys stats: sums, without a timeline",
-            "Give the SQLite export of the report: nsys export --type sqlite",
+            message("foreign.nsys_stats"),
+            message("convert.nsys_stats"),
         ),
         head=re.compile(rb"\A\W*Time \(%\),"),
     ),
     _Sign(
-        Foreign("a file of torch.save", "Give the trace, dump or snapshot itself"),
+        Foreign(message("foreign.torch_save"), message("convert.torch_save")),
         _name(r"^(?:data\.pkl|byteorder|\.format_version)$"),
     ),
     _Sign(
         Foreign(
-            "a page of HTML: the download of a web page, or of an error",
-            "Download the file itself (of a repository the raw file)",
+            message("foreign.html"),
+            message("convert.html"),
         ),
         head=re.compile(rb"(?i)\A\s*<(?:!doctype html|html)"),
     ),
@@ -148,18 +146,27 @@ def nothing_readable(path: Path, count: int, unknown: Sequence[InputFile] = ()) 
     """
     looked_into = unknown[:_LOOKED_INTO]
     known = [one for one in map(recognised, looked_into) if one is not None]
-    if known and len(set(known)) == 1 and count == len(looked_into):
+    if known and len(_distinct(one.what for one in known)) == 1 and count == len(looked_into):
         what = (
-            f"is {known[0].what}"
+            message("refused.foreign", what=known[0].what)
             if count == 1
-            else f"holds {count} files; the first is {known[0].what}"
+            else message("refused.foreign_files", count=count, what=known[0].what)
         )
         return TraceFormatError(what, where=str(path), remedy=known[0].remedy)
-    what = "is no trace that we can read" if count == 1 else f"none of its {count} files is a trace"
-    reasons = dict.fromkeys(
+    what = (
+        message("refused.no_trace") if count == 1 else message("refused.no_trace_of", count=count)
+    )
+    reasons = _distinct(
         [*(one.what for one in known), *filter(None, map(why_unknown, looked_into))]
     )
     if reasons:
-        what += f" ({'; '.join(reasons)})"
-    remedy = ". ".join([*dict.fromkeys(one.remedy for one in known), WHAT_WE_READ])
-    return TraceFormatError(what, where=str(path), remedy=remedy)
+        what = message("refused.because", what=what, reasons=reasons)
+    remedies = [*_distinct(one.remedy for one in known), WHAT_WE_READ]
+    return TraceFormatError(
+        what, where=str(path), remedy=message("advice.several", advice=remedies)
+    )
+
+
+def _distinct(sentences: Iterable[Message]) -> list[Message]:
+    """Return each sentence once, in their order."""
+    return list({str(one): one for one in sentences}.values())

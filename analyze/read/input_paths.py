@@ -48,16 +48,16 @@ def look(path: Path) -> Found:
         return Found([input_file(path)])
     if path.exists() and not path.is_dir():
         raise TraceFormatError(
-            "is no regular file, but a pipe, a device or a socket",
+            message("refused.no_regular_file"),
             where=str(path),
-            remedy="Write its content to a file first",
+            remedy=message("advice.write_to_file"),
         )
     if not path.is_dir():
         return Found([input_file(one) for one in _expand(path)])
     walk = _Walk(path)
     if walk.files:
         return Found([input_file(one) for one in sorted(walk.files)], walk.limits())
-    what = "the folder holds no file" if walk.limits() else "the folder is empty"
+    what = message("refused.no_file") if walk.limits() else message("refused.empty_folder")
     where = f"{path} ({' '.join(map(limit_text, walk.limits()))})" if walk.limits() else str(path)
     raise TraceFormatError(what, where=where, remedy=WHAT_WE_READ)
 
@@ -128,11 +128,11 @@ def _expand(pattern: Path) -> list[Path]:
     wild = next((i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)), None)
     if wild is None:
         raise TraceFormatError(
-            "no such file or folder", where=str(pattern), remedy="Check the path"
+            message("refused.no_path"), where=str(pattern), remedy=message("advice.path")
         )
     found = sorted(p for p in Path(*parts[:wild]).glob("/".join(parts[wild:])) if p.is_file())
     if not found:
         raise TraceFormatError(
-            "no file matches the pattern", where=str(pattern), remedy="Quote it and check it"
+            message("refused.pattern"), where=str(pattern), remedy=message("advice.pattern")
         )
     return found

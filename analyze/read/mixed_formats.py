@@ -66,9 +66,15 @@ def refuse_several_jobs(path: Path, by_format: Mapping[InputFormat, Sequence[Inp
             if folders.isdisjoint((folder, *folder.parents)):
                 first = by_format[read][0].label
                 raise TraceFormatError(
-                    f"files of several jobs: {first} ({_NAMES[read]}), {file.label} ({_NAMES[kind]})",
+                    message(
+                        "refused.formats_of_jobs",
+                        first=first,
+                        format=_NAMES[read],
+                        second=file.label,
+                        other_format=_NAMES[kind],
+                    ),
                     where=str(path),
-                    remedy="Give the folder of one job; `meshscope ingest FOLDER/*` makes a run of each",
+                    remedy=message("advice.folder_of_one_job"),
                 )
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import printable
 
+from ..wording.message import message
 from .detect import InputFile
 from .scratch import Scratch, require_room, safe_place
 
@@ -84,7 +85,9 @@ def unpack(
         except _DAMAGED as error:
             errors.append(
                 TraceFormatError(
-                    f"cannot be unpacked ({error})", where=file.label, remedy="Unpack it yourself"
+                    message("refused.packed", error=str(error)),
+                    where=file.label,
+                    remedy=message("advice.unpack"),
                 )
             )
         except TraceFormatError as error:
@@ -132,9 +135,9 @@ def _write(source: IO[bytes], place: Path, label: str, packed_bytes: int) -> Non
             written += len(piece)
             if written > max(_HARMLESS_BYTES, _MOST_RATIO * packed_bytes):
                 raise TraceFormatError(
-                    f"unpacks to more than {_MOST_RATIO} times its size",
+                    message("refused.unpacks_to_more", times=_MOST_RATIO),
                     where=label,
-                    remedy="No trace does: unpack it yourself, if you know what it is",
+                    remedy=message("advice.unpack_unknown"),
                 )
             require_room(place.parent, len(piece), label)
             target.write(piece)

@@ -21,6 +21,7 @@ import numpy as np
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ..wording.message import message
 from .plain_program import is_plain
 
 MAX_OPERATIONS = 20_000_000
@@ -78,9 +79,9 @@ def load_plain(content: bytes, where: str, *, most_operations: int = MAX_OPERATI
         return _Machine(content, most_operations).run()
     except _ForeignOperationError as error:
         raise TraceFormatError(
-            f"the pickle does more than hold plain values ({error})",
+            message("refused.pickle_calls", operation=str(error)),
             where=where,
-            remedy="Nothing was called; ask where the file comes from",
+            remedy=message("advice.foreign_pickle"),
         ) from error
     except _BROKEN as error:
         raise _damaged(str(error), where) from error
@@ -275,4 +276,6 @@ def _expect(value: Any, kind: type) -> Any:
 
 
 def _damaged(what: str, where: str) -> TraceFormatError:
-    return TraceFormatError(f"the pickle is damaged ({what})", where=where, remedy="Copy it again")
+    return TraceFormatError(
+        message("refused.pickle", error=what), where=where, remedy=message("advice.copy_again")
+    )

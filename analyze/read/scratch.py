@@ -11,6 +11,8 @@ from typing import Self
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ..wording.message import message
+
 _SPARE_BYTES = 1 << 30
 """Room that stays free on the disk of the temporary files."""
 _LONGEST_NAME = 100
@@ -58,10 +60,14 @@ def require_room(folder: Path, size: int, where: str) -> None:
     free = shutil.disk_usage(folder).free
     if size + _SPARE_BYTES > free:
         raise TraceFormatError(
-            f"needs {size / 1e9:.1f} GB for temporary files, but {folder.parent.parent} has "
-            f"{free / 1e9:.1f} GB free",
+            message(
+                "refused.no_room",
+                needed_bytes=size,
+                folder=str(folder.parent.parent),
+                free_bytes=free,
+            ),
             where=where,
-            remedy="Set TMPDIR to a folder with more room",
+            remedy=message("advice.tmpdir"),
         )
 
 

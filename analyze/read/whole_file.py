@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ..wording.message import Message, message
 from .byte_source import ByteSource
 from .detect import InputFile
 
@@ -20,7 +21,7 @@ class WholeFile(NamedTuple):
     """Whether its compressed stream is cut off."""
 
 
-def read_whole(file: InputFile, *, most_bytes: int, remedy: str) -> WholeFile:
+def read_whole(file: InputFile, *, most_bytes: int, remedy: Message) -> WholeFile:
     """Read a plain or gzip file; memory stays below about twice the bound.
 
     Args:
@@ -40,9 +41,11 @@ def read_whole(file: InputFile, *, most_bytes: int, remedy: str) -> WholeFile:
                 room -= len(piece)
             ends_early = source.ends_early
     except OSError as error:
-        raise TraceFormatError(f"cannot be read: {error.strerror}", where=file.label) from error
+        raise TraceFormatError(
+            message("refused.unreadable", error=error.strerror), where=file.label
+        ) from error
     if not room:
         raise TraceFormatError(
-            f"is larger than {most_bytes >> 20} MiB", where=file.label, remedy=remedy
+            message("refused.larger", most_bytes=most_bytes), where=file.label, remedy=remedy
         )
     return WholeFile(b"".join(pieces), ends_early)

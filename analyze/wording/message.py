@@ -120,4 +120,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(one) for one in value]
     # NumPy's numbers are no numbers of JSON; an enumeration of ours is a text already.
-    return value.item() if hasattr(value, "item") else value
+    value = value.item() if hasattr(value, "item") else value
+    return value if value is None or isinstance(value, str | int | float) else str(value)

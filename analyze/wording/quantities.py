@@ -17,6 +17,8 @@ In a sentence of the catalogue the form stands after the colon::
     {share:percent0} 15 %            {drift:ppm}     12.5 ppm
     {value:short}    1.234e+15       {peak:tflops}   989 TFLOP/s
     {names:all}      a, b, c         every one, however many
+    {most:mib}       64 MiB          a limit, in whole MiB
+    {free:gb}        12.4 GB         {text!r:cut}    its first 60 characters
 """
 
 from __future__ import annotations
@@ -151,6 +153,22 @@ def _tflops(rate_flops: float) -> str:
     return f"{rate_flops / 1e12:,.0f} TFLOP/s"
 
 
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes >> 20:,} MiB"
+
+
+def _gb(size_bytes: float, places: int = 1) -> str:
+    return f"{size_bytes / 1e9:.{places}f} GB"
+
+
+def _mb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:,.0f} MB"
+
+
+def _cut(text: str) -> str:
+    return text[:60]
+
+
 def _series(items: Iterable[Any]) -> str:
     return "; ".join(map(str, items))
 
@@ -232,6 +250,11 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "tflops": _tflops,
     "sentences": _sentences,
     "all": ", ".join,
+    "mib": _mib,
+    "gb": _gb,
+    "gb2": partial(_gb, places=2),
+    "mb": _mb,
+    "cut": _cut,
     "percent0": partial(percent, places=0),
 }
 

@@ -20,6 +20,7 @@ import msgspec
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import CollectiveKind, Direction
 
+from ...wording.message import message
 from ..detect import DAMAGED_JSON, InputFile
 from ..kernel_names import collective_kind, item_bytes
 from ..kineto.events import to_int as integer
@@ -108,11 +109,11 @@ def read_dump(file: InputFile) -> Dump:
         TraceFormatError: It is damaged, too large, no dump, or does not say its rank.
     """
     content, ends_early = read_whole(
-        file, most_bytes=MAX_BYTES, remedy="Record fewer operations (TORCH_FR_BUFFER_SIZE)"
+        file, most_bytes=MAX_BYTES, remedy=message("advice.fewer_operations")
     )
     if ends_early:
         raise TraceFormatError(
-            "the gzip stream is cut off", where=file.label, remedy="Copy it again"
+            message("refused.gzip_cut_off"), where=file.label, remedy=message("advice.copy_again")
         )
     value: Any
     if content.startswith(_PICKLE_MAGIC):
@@ -122,10 +123,12 @@ def read_dump(file: InputFile) -> Dump:
             value = msgspec.json.decode(content)
         except DAMAGED_JSON as error:
             raise TraceFormatError(
-                f"the JSON is damaged ({error})", where=file.label, remedy="Copy it again"
+                message("refused.damaged_json", error=str(error)),
+                where=file.label,
+                remedy=message("advice.copy_again"),
             ) from error
     if not isinstance(value, dict) or not {"entries", "pg_config", "pg_status"} & value.keys():
-        raise TraceFormatError("is no dump of the flight recorder", where=file.label)
+        raise TraceFormatError(message("refused.no_flight_recorder"), where=file.label)
     return _dump(value, file, _rank(value, file))
 
 
@@ -135,9 +138,9 @@ def _rank(value: Mapping[str, Any], file: InputFile) -> int:
         rank = _number(int(match[1][:10]), bits=32)
     if not 0 <= rank < MAX_RANKS:
         raise TraceFormatError(
-            "says nowhere which rank it is",
+            message("refused.no_rank_of_dump"),
             where=file.label,
-            remedy="Name the files as PyTorch does, with the rank at the end",
+            remedy=message("advice.name_as_pytorch"),
         )
     return rank
 
@@ -150,9 +153,9 @@ def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
     strangers = sorted(n for n, g in groups.items() if g.ranks and rank not in g.ranks)
     if strangers:
         raise TraceFormatError(
-            f"is named rank {rank}, which is not in its own group {strangers[0]}",
+            message("refused.rank_not_in_group", rank=rank, group=strangers[0]),
             where=file.label,
-            remedy="Name the files as PyTorch does, with the rank at the end",
+            remedy=message("advice.name_as_pytorch"),
         )
     rows = {str(number): row for number, row in _dict(value.get("pg_status")).items()}
     names, is_whole = _group_names(rows, groups, entries)

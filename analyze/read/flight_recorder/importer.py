@@ -70,9 +70,9 @@ def _read_all(files: Sequence[InputFile]) -> tuple[list[Dump], list[Limit]]:
             continue
         if dump.rank in by_rank:
             raise TraceFormatError(
-                f"is rank {dump.rank}, and so is {by_rank[dump.rank].label}",
+                message("refused.rank_twice", rank=dump.rank, other=by_rank[dump.rank].label),
                 where=dump.label,
-                remedy="Give the dumps of one moment, one for each rank",
+                remedy=message("advice.dumps_of_one_moment"),
             )
         by_rank[dump.rank] = dump
     if not by_rank:

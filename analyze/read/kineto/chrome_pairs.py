@@ -107,9 +107,9 @@ def _complete(file: InputFile, scratch: Scratch, limits: list[Limit]) -> InputFi
         marks.add(events, file.label)
     if not marks.is_known:
         raise TraceFormatError(
-            "holds no event of a category that we know",
+            message("refused.no_known_category"),
             where=file.label,
-            remedy="Give its events those of the PyTorch profiler: kernel, cpu_op, user_annotation",
+            remedy=message("advice.categories"),
         )
     pairs = marks.pairs()
     writer = EventWriter(scratch.new_file())

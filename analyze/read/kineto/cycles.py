@@ -17,7 +17,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
 
 from ...wording.limits import Limit
-from ...wording.message import message
+from ...wording.message import Message, message
 
 
 class CycleFile(Protocol):
@@ -69,9 +69,9 @@ def one_cycle(files: Sequence[_File], wanted: int | None) -> tuple[list[_File], 
         _refuse_twice(cycle.files)
     if wanted is not None and not 1 <= wanted <= len(cycles):
         raise TraceFormatError(
-            f"there is no cycle {wanted}: the profiler ran {len(cycles)} ({_named(cycles)})",
+            message("refused.no_cycle", cycle=wanted, cycles=len(cycles), named=_named(cycles)),
             where=files[0].label,
-            remedy=f"Give --cycle a number from 1 to {len(cycles)}, or leave it out",
+            remedy=message("advice.cycle", cycles=len(cycles)),
         )
     most = max(range(len(cycles)), key=lambda at: (len(cycles[at].files), at))
     at = most if wanted is None else wanted - 1
@@ -134,16 +134,15 @@ def _refuse_twice(files: Sequence[CycleFile]) -> None:
         other = seen.setdefault(file.rank, file.label)
         if other != file.label:
             raise TraceFormatError(
-                f"is rank {file.rank}, and so is {other}, and both are of the same steps or time",
+                message("refused.rank_twice_in_time", rank=file.rank, other=other),
                 where=file.label,
                 remedy=_apart(file.label, other),
             )
 
 
-def _apart(label: str, other: str) -> str:
+def _apart(label: str, other: str) -> Message:
     """Return what to do about two files of one rank."""
-    remedy = "Give the files of one run, one for each rank"
     folders = sorted({str(Path(one.partition("!")[0]).parent) for one in (label, other)})
-    if len(folders) > 1:
-        remedy += f"; {folders[0]} and {folders[1]} may be two jobs: give one of them at a time"
-    return remedy
+    if len(folders) == 1:
+        return message("advice.file_of_each_rank")
+    return message("advice.folder_of_each_job", folder=folders[0], other=folders[1])

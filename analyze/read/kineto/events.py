@@ -184,7 +184,7 @@ def decode_header(text: bytes, where: str, losses: list[Limit]) -> KinetoHeader 
     except msgspec.DecodeError:
         return None
     if header.trace_events:
-        raise TraceFormatError("has traceEvents twice", where=where, remedy=EXPORT_AGAIN)
+        raise TraceFormatError(message("refused.events_twice"), where=where, remedy=EXPORT_AGAIN)
     return header
 
 
@@ -252,7 +252,7 @@ def _decode_or_repair(decoder: msgspec.json.Decoder[_Decoded], text: bytes) -> _
 
 def _unreadable(error: msgspec.DecodeError, where: str) -> TraceFormatError:
     return TraceFormatError(
-        f"cannot be read as a Kineto trace ({error})", where=where, remedy=EXPORT_AGAIN
+        message("refused.kineto", reason=str(error)), where=where, remedy=EXPORT_AGAIN
     )
 
 

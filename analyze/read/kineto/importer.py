@@ -82,7 +82,11 @@ def _read_all(
         else:
             found.append(one)
     if not found:
-        raise errors[0] if errors else TraceFormatError("holds no trace", where=str(path))
+        raise (
+            errors[0]
+            if errors
+            else TraceFormatError(message("refused.holds_no_trace"), where=str(path))
+        )
     chosen, sentences = one_cycle(found, reading.cycle)
     kept = {one.label for one in chosen}
     for one in found:

@@ -108,10 +108,16 @@ def _most(
     (mark, most), *others = ordered
     if len(most) == len(others[0][1]):
         raise TraceFormatError(
-            f"files of several jobs: {_named(most)} {verb} {mark}, {_named(others[0][1])} "
-            f"{others[0][0]}",
+            message(
+                "refused.several_jobs",
+                files=_named(most),
+                verb=verb,
+                mark=mark,
+                others=_named(others[0][1]),
+                other=others[0][0],
+            ),
             where=most[0].label,
-            remedy="Give the files of one job",
+            remedy=message("advice.one_job"),
         )
     left_out = {id(file) for _, part in others for file in part}
     sentences: list[Limit] = [

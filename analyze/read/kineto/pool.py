@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ...tables.processes import WorkerDied, map_in_processes, report_bytes
+from ...wording.message import message
 from ..detect import InputFile
 from ..reading import Reading
 from .rank import Place, RankFile, read_rank_file
@@ -28,11 +29,10 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """A ``TraceFormatError``, which cannot be sent between processes."""
+    """A ``TraceFormatError``, which cannot be sent between processes; with its codes and values."""
 
-    what: str
+    said: Mapping[str, object]
     where: str
-    remedy: str
 
 
 def pays_processes(files: Sequence[InputFile]) -> bool:
@@ -59,12 +59,12 @@ def read_in_processes(
     for task, result in zip(tasks, results, strict=True):
         if isinstance(result, WorkerDied):
             yield TraceFormatError(
-                "the process that read it was killed, perhaps for want of memory",
+                message("refused.reader_killed"),
                 where=task.file.label,
-                remedy="Read it on a machine with more memory",
+                remedy=message("advice.more_memory"),
             )
         elif isinstance(result, _Refused):
-            yield TraceFormatError(result.what, where=result.where, remedy=result.remedy)
+            yield TraceFormatError(**result.said, where=result.where)
         else:
             yield result
 
@@ -75,7 +75,7 @@ def _read(task: _Task) -> RankFile | _Refused:
             task.file, task.place, default_rank=task.default_rank, on_bytes=report_bytes
         )
     except TraceFormatError as error:
-        return _Refused(error.what, error.where, error.remedy)
+        return _Refused(error.said, error.where)
 
 
 def _json_bytes(file: InputFile) -> int:

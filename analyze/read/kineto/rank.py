@@ -102,17 +102,19 @@ def read_rank_file(
         notes: list[Limit] = list(stream.losses)
         roles = collector.finish(header.base_time_nanoseconds or 0)
         if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):
-            what = "; ".join(["holds no events of the PyTorch profiler", *map(str, notes)])
-            remedy = "Record it again, and let the profiler finish writing"
-            raise TraceFormatError(what, where=file.label, remedy=remedy)
+            raise TraceFormatError(
+                message("refused.several", items=[message("refused.no_profiler_events"), *notes]),
+                where=file.label,
+                remedy=message("advice.let_profiler_finish"),
+            )
         _refuse_merged(roles, file.label)
         info = header.distributed_info or DistributedInfo()
         rank = _rank(info, file.name, default_rank, notes)
         if rank is None:
             raise TraceFormatError(
-                "names no rank in its header or file name",
+                message("refused.no_rank_in_header"),
                 where=file.label,
-                remedy="Put rank<N> into the file name",
+                remedy=message("advice.name_rank"),
             )
         source = _Source(
             file.label, rank, header, notes, tuple(stream.losses), is_cut=stream.is_cut
@@ -198,9 +200,9 @@ def _refuse_merged(roles: RoledEvents, where: str) -> None:
     """
     if len(roles.merged_ranks) > 1:
         raise TraceFormatError(
-            f"holds the events of {len(roles.merged_ranks)} ranks merged into one file",
+            message("refused.merged_ranks", ranks=len(roles.merged_ranks)),
             where=where,
-            remedy="Give the file that each rank wrote",
+            remedy=message("advice.file_that_rank_wrote"),
         )
 
 

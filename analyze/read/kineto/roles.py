@@ -19,6 +19,7 @@ import numpy.typing as npt
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import DeviceInterface, KernelCategory
 
+from ...wording.message import message
 from ..kernel_names import CATEGORY_OF_EVENT, kernel_category
 from .categories import (
     ASCEND,
@@ -142,7 +143,7 @@ class RoleCollector:
         """
         if self._timeless > sum(one.count for one in self._by_category.values()):
             raise TraceFormatError(
-                f"{self._timeless} events, which is most, have no time stamp that can be read",
+                message("refused.timeless", events=self._timeless),
                 where=self._where,
                 remedy=EXPORT_AGAIN,
             )

@@ -17,9 +17,11 @@ import pyarrow.compute as pc
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ...wording.message import message
+
 LATEST_NS = 4_600_000_000_000_000_000
 """Year 2115. A stamp and a time base below it add up within 64 bits of nanoseconds."""
-EXPORT_AGAIN = "Export the trace again"
+EXPORT_AGAIN = message("advice.export_trace_again")
 """Remedy of a file that is not what the profiler writes."""
 _COMMA, _DOT = b",."
 _DIGITS = 3
@@ -81,7 +83,7 @@ def microseconds_to_ns(texts: Sequence[bytes], where: str) -> IntArray:
         thousandths = _thousandths(text)
     except pa.ArrowInvalid as error:
         raise TraceFormatError(
-            f"a time stamp cannot be read ({error})", where=where, remedy=EXPORT_AGAIN
+            message("refused.time_stamp", error=str(error)), where=where, remedy=EXPORT_AGAIN
         ) from error
     # The unscaled value of a decimal of scale 3 counts nanoseconds. It is stored as
     # two little-endian words: the lower holds a 64-bit value whole, the upper its sign.
@@ -93,7 +95,7 @@ def microseconds_to_ns(texts: Sequence[bytes], where: str) -> IntArray:
         or (lower >= LATEST_NS).any()
         or (lower <= -LATEST_NS).any()
     ):
-        raise TraceFormatError("a time stamp is centuries away", where=where, remedy=EXPORT_AGAIN)
+        raise TraceFormatError(message("refused.far_time_stamp"), where=where, remedy=EXPORT_AGAIN)
     return lower
 
 

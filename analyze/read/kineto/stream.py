@@ -19,7 +19,7 @@ import msgspec
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ...wording.limits import Limit
-from ...wording.message import message
+from ...wording.message import Message, message
 from ..byte_source import ByteSource
 from ..detect import InputFile
 from ..json_borders import elements, find_array
@@ -126,7 +126,9 @@ class JsonEvents(Generic[_Item]):
                     continue
                 if is_last:
                     break
-                self._refuse_above_limit(len(text), "one event")
+                self._refuse_above_limit(
+                    len(text), message("defect.large_event", most_bytes=_MOST_BYTES)
+                )
             self._finish(source, before, text, behind)
 
     def _may_be_lost(self, text: bytes, *, is_last: bool) -> bool:
@@ -138,7 +140,7 @@ class JsonEvents(Generic[_Item]):
         # quotes of a key would have ended the string.
         if border is None or _ESCAPED.sub(b"", text[: border.start()]).count(b'"') % 2 == 0:
             return False
-        self._lose(self._unreadable(f"no end of an event before another one: {text[:40]!r}"))
+        self._lose(self._unreadable(message("defect.no_end_of_event", text=repr(text[:40]))))
         return True
 
     def _up_to_events(self, source: ByteSource) -> tuple[bytes, bytes]:
@@ -152,9 +154,14 @@ class JsonEvents(Generic[_Item]):
             begin = find_array(text, "traceEvents")
             if begin is not None:
                 return text[:begin], text[begin:]
-            self._refuse_above_limit(len(text), "the header")
-        how = "the file is cut off before its events" if source.ends_early else "no traceEvents"
-        raise self._unreadable(how)
+            self._refuse_above_limit(
+                len(text), message("defect.large_header", most_bytes=_MOST_BYTES)
+            )
+        raise self._unreadable(
+            message("defect.cut_before_events")
+            if source.ends_early
+            else message("defect.no_events")
+        )
 
     def _take(self, text: bytes, more: bytes) -> tuple[list[_Item], bytes, bytes | None]:
         """Return whole events, the text behind them, and what stands behind the array if it ends.
@@ -209,7 +216,7 @@ class JsonEvents(Generic[_Item]):
             return events, rest[:1] + rest[1:].lstrip(_SPACE), None
         rest = text[begin : borders.array_end].strip(_SPACE)
         if rest:
-            self._lose(self._unreadable(f"an event is no object: {rest[:40]!r}"))
+            self._lose(self._unreadable(message("defect.event_no_object", text=repr(rest[:40]))))
             self._is_lost = False
         return events, b"", text[borders.array_end + 1 :]
 
@@ -229,7 +236,7 @@ class JsonEvents(Generic[_Item]):
         if self._has_before:
             comma = _COMMA.match(text)
             if comma is None:
-                raise self._unreadable(f"no comma before an event: {text[:40]!r}")
+                raise self._unreadable(message("defect.no_comma", text=repr(text[:40])))
             text = text[comma.end() :]
         self._has_before = True
         for decoder in self._quick_events:
@@ -267,7 +274,9 @@ class JsonEvents(Generic[_Item]):
             behind = (
                 self._without_second(b"{[" + behind)[2:] if not self._is_bare else behind + b"}"
             )
-            self._refuse_above_limit(len(behind), "the header")
+            self._refuse_above_limit(
+                len(behind), message("defect.large_header", most_bytes=_MOST_BYTES)
+            )
             whole = decode_header(before + b"]" + behind, self._file.label, self.losses)
             if whole is not None:
                 self.header = whole
@@ -299,13 +308,13 @@ class JsonEvents(Generic[_Item]):
             self.losses.append(message("missing.second_document"))
         return text[:end]
 
-    def _refuse_above_limit(self, size: int, what: str) -> None:
+    def _refuse_above_limit(self, size: int, reason: Message) -> None:
         if size >= _MOST_BYTES:
-            raise self._unreadable(f"{what} is larger than {_MOST_BYTES >> 20} MiB")
+            raise self._unreadable(reason)
 
-    def _unreadable(self, reason: str) -> TraceFormatError:
+    def _unreadable(self, reason: Message) -> TraceFormatError:
         return TraceFormatError(
-            f"cannot be read as a Kineto trace ({reason})",
+            message("refused.kineto", reason=reason),
             where=self._file.label,
             remedy=EXPORT_AGAIN,
         )

@@ -79,7 +79,9 @@ def _read_all(
         try:
             if rank is None and len(files) > 1:
                 raise TraceFormatError(
-                    "names no rank", where=file.label, remedy="Put rank<N> into the file name"
+                    message("refused.names_no_rank"),
+                    where=file.label,
+                    remedy=message("advice.name_rank"),
                 )
             record = _READERS[kind](file)
         except TraceFormatError as error:
@@ -90,9 +92,9 @@ def _read_all(
             notes.append(message("assumed.rank_0"))
         if rank in records:
             raise TraceFormatError(
-                f"is rank {rank}, and so is {label_of[rank]}",
+                message("refused.rank_twice", rank=rank, other=label_of[rank]),
                 where=file.label,
-                remedy="Give one file for each rank",
+                remedy=message("advice.one_file_a_rank"),
             )
         records[rank], label_of[rank] = record, file.label
     if not records:

@@ -16,7 +16,7 @@ import msgspec
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ...wording.limits import Limit
-from ...wording.message import message
+from ...wording.message import Text, message
 from ..detect import DAMAGED_JSON, InputFile
 from ..kineto.events import to_int
 from ..plain_pickle import load_plain
@@ -40,12 +40,12 @@ def read_snapshot(file: InputFile) -> MemoryRecord:
     """
     snapshot = _plain(file)
     if not isinstance(snapshot, dict):
-        raise _unreadable("it is no dict", file.label)
+        raise _unreadable(message("defect.no_dict"), file.label)
     segments = [one for one in as_list(snapshot.get("segments")) if isinstance(one, dict)]
     traces = [as_list(trace) for trace in as_list(snapshot.get("device_traces"))]
     devices = _Devices.of(segments, traces)
     if devices is None:
-        raise _unreadable("it has neither segments nor actions", file.label)
+        raise _unreadable(message("defect.no_segments"), file.label)
     blocks = _blocks(devices.segments)
     history = History.of(devices.trace, blocks)
     notes = [*devices.notes, *_notes(history), *_rounding(blocks)]
@@ -151,9 +151,9 @@ def _rounding(blocks: Sequence[Block]) -> list[Limit]:
     return [message("scope.rounded_up", more_bytes=more, more=more / requested)]
 
 
-def _unreadable(reason: str, where: str) -> TraceFormatError:
+def _unreadable(reason: Text, where: str) -> TraceFormatError:
     return TraceFormatError(
-        f"cannot be read as a memory snapshot ({reason})",
+        message("refused.memory_snapshot", reason=reason),
         where=where,
-        remedy="Dump it again: torch.cuda.memory._dump_snapshot",
+        remedy=message("advice.dump_snapshot_again"),
     )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ...wording.limits import Limit
-from ...wording.message import Message, message
+from ...wording.message import Message, Text, message
 from ..byte_source import ByteSource
 from ..detect import DAMAGED_JSON, InputFile
 from ..json_borders import elements
@@ -47,7 +47,7 @@ _MOST_BYTES = 16 << 20
 _MOST_SIZE = 1 << 53
 _SPACE = b" \t\r\n"
 _NS_PER_US = 1000
-_EXPORT_AGAIN = "Export it again"
+_EXPORT_AGAIN = message("advice.export_again")
 
 
 def read_events(file: InputFile) -> MemoryRecord:
@@ -62,7 +62,7 @@ def read_events(file: InputFile) -> MemoryRecord:
         totals = _Totals()
         for rows in text.rows(_EVENT_WIDTH):
             if ((rows[:, 3] < 0) | (rows[:, 3] >= _COUNT)).any():
-                raise text.unreadable("a category is none of 0 to 7")
+                raise text.unreadable(message("defect.category"))
             totals.add_changes(rows)
         return totals.record(file.label, text.losses)
 
@@ -127,7 +127,7 @@ class _Totals:
             TraceFormatError: Nothing was added.
         """
         if self._peak is None:
-            what = "; ".join(["holds no change of memory", *map(str, losses)])
+            what = message("refused.several", items=[message("refused.no_memory_change"), *losses])
             raise TraceFormatError(what, where=where, remedy=_EXPORT_AGAIN)
         begin_ns, begin = self._begin or (0, self._now)
         # What was there before the first change has the time of the first change.
@@ -192,7 +192,7 @@ class _Text:
         """
         self._skip(_SPACE + b",")
         if not self._text.startswith(b"["):
-            raise self.unreadable("a list is missing")
+            raise self.unreadable(message("defect.no_list"))
         self._text = self._text[1:]
 
     def numbers(self) -> IntArray:
@@ -208,7 +208,7 @@ class _Text:
                 parts.append(self._array(self._text[:border].rstrip(_SPACE + b","), 1)[:, 0])
                 self._text = self._text[border:]
             if not self._more():
-                raise self.unreadable("it ends early")
+                raise self.unreadable(message("defect.ends_early"))
         own, _, self._text = self._text.partition(b"]")
         parts.append(self._array(own, 1)[:, 0])
         return np.concatenate(parts)
@@ -231,10 +231,10 @@ class _Text:
                 self.losses.append(message("damage.ends_early", read_bytes=self._source.offset))
                 return
 
-    def unreadable(self, reason: str) -> TraceFormatError:
+    def unreadable(self, reason: Text) -> TraceFormatError:
         """Return the error for a text that is laid out differently."""
         return TraceFormatError(
-            f"cannot be read as a memory timeline ({reason})",
+            message("refused.memory_timeline", reason=reason),
             where=self._where,
             remedy=_EXPORT_AGAIN,
         )
@@ -249,9 +249,9 @@ class _Text:
         try:
             array = np.fromiter(flat, np.int64, len(values) * width).reshape(-1, width)
         except OverflowError as error:
-            raise self.unreadable("a number is too large") from error
+            raise self.unreadable(message("defect.large_number")) from error
         if width > 1 and (np.abs(array[:, 1:]) > _MOST_SIZE).any():
-            raise self.unreadable("a size is too large")
+            raise self.unreadable(message("defect.large_size"))
         return array
 
     def _skip(self, characters: bytes) -> None:
@@ -266,7 +266,7 @@ class _Text:
             TraceFormatError: What was read so far has no end.
         """
         if len(self._text) > _MOST_BYTES:
-            raise self.unreadable("a number or a row has no end")
+            raise self.unreadable(message("defect.endless_row"))
         piece = self._source.read(max(_CHUNK_BYTES, len(self._text)))
         self._text += piece
         return bool(piece)

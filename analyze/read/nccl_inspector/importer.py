@@ -50,7 +50,7 @@ def import_nccl_inspector(
     rows = read_records(files, notes)
     if rows.empty:
         raise TraceFormatError(
-            "holds no record of a collective",
+            message("refused.no_collective"),
             where=str(path),
             remedy=" ".join(map(limit_text, notes)),
         )

@@ -130,14 +130,17 @@ def _lines(file: InputFile, notes: list[Limit]) -> Iterator[bytes]:
                 yield from filter(bytes.strip, whole)
                 if len(rest) > _LONGEST_LINE_BYTES:
                     raise TraceFormatError(
-                        f"a line is longer than {_LONGEST_LINE_BYTES >> 20} MiB", where=file.label
+                        message("refused.long_line", most_bytes=_LONGEST_LINE_BYTES),
+                        where=file.label,
                     )
             if rest.strip():
                 yield rest
             if source.ends_early:
                 notes.append(message("missing.cut_log", file=file.label))
     except OSError as error:
-        raise TraceFormatError(f"cannot be read: {error.strerror}", where=file.label) from error
+        raise TraceFormatError(
+            message("refused.unreadable", error=error.strerror), where=file.label
+        ) from error
 
 
 def _row(line: _Line, perf: _Performance, place: int) -> dict[str, object]:

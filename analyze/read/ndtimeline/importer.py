@@ -18,6 +18,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import RUN, SPAN, STEP, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, SpanKind
 
+from ...wording.message import message
 from ..detect import InputFile
 from .communication import COMMUNICATION, communication_tables
 from .job import Job, read_job
@@ -40,9 +41,9 @@ def import_ndtimeline(path: Path, files: Sequence[InputFile]) -> Trace:
     """
     if len(files) > 1:
         raise TraceFormatError(
-            f"holds {len(files)} jobs: {', '.join(file.name for file in files[:4])} …",
+            message("refused.holds_jobs", jobs=len(files), files=[file.name for file in files[:4]]),
             where=str(path),
-            remedy="Name the parquet file of one of them",
+            remedy=message("advice.one_parquet_file"),
         )
     parquet = files[0].path
     ops, limits = read_ops(parquet, (*SPANS, *COMMUNICATION))

@@ -64,13 +64,13 @@ def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[
     is_kept = is_timed & is_known & is_possible
     if not is_kept.any():
         raise TraceFormatError(
-            "holds no operation that can be used",
+            message("refused.no_operation"),
             where=str(parquet),
             remedy=" ".join(map(limit_text, limits)),
         )
     ops = _frame({name: values[is_kept] for name, values in numbers.items()}, types[is_kept])
     if ops.groupby("rank")[["dp_rank", "stage"]].nunique().to_numpy().max() > 1:
-        raise TraceFormatError("one rank has several places in the mesh", where=str(parquet))
+        raise TraceFormatError(message("refused.several_places"), where=str(parquet))
     return _only_once(ops, limits), limits
 
 
@@ -105,15 +105,22 @@ def _read(parquet: Path) -> pa.Table:
             size = sum(group.total_byte_size for group in groups)
             if file.metadata.num_rows > MOST_ROWS or size > _MOST_BYTES:
                 raise TraceFormatError(
-                    f"has {file.metadata.num_rows:,} rows of {size >> 20:,} MiB; up to "
-                    f"{MOST_ROWS:,} rows of {_MOST_BYTES >> 20:,} MiB are read",
+                    message(
+                        "refused.too_many_rows",
+                        rows=file.metadata.num_rows,
+                        size_bytes=size,
+                        most_rows=MOST_ROWS,
+                        most_bytes=_MOST_BYTES,
+                    ),
                     where=str(parquet),
-                    remedy="Give fewer steps",
+                    remedy=message("advice.fewer_steps"),
                 )
             return file.read(columns=sorted(NDTIMELINE_COLUMNS))
     except (pa.ArrowException, OSError, KeyError) as error:  # KeyError: optype is nested
         reason = str(error).partition("\n")[0]
-        raise TraceFormatError(f"cannot be read ({reason})", where=str(parquet)) from error
+        raise TraceFormatError(
+            message("refused.not_opened", reason=reason), where=str(parquet)
+        ) from error
 
 
 def _numbers(table: pa.Table, name: str, parquet: Path) -> npt.NDArray[np.float64]:
@@ -122,7 +129,8 @@ def _numbers(table: pa.Table, name: str, parquet: Path) -> npt.NDArray[np.float6
         values = table[name].cast(pa.float64(), safe=False)
     except pa.ArrowException as error:
         raise TraceFormatError(
-            f"the column {name} holds {table[name].type}, no numbers", where=str(parquet)
+            message("refused.no_numbers", column=name, type=str(table[name].type)),
+            where=str(parquet),
         ) from error
     return np.asarray(values.to_numpy(), dtype=np.float64)
 
@@ -137,7 +145,7 @@ def _types(table: pa.Table, parquet: Path) -> npt.NDArray[np.object_]:
         texts = encoded.dictionary.cast(pa.binary()).fill_null(b"").to_pylist()
     except pa.ArrowException as error:
         raise TraceFormatError(
-            f"the column optype holds {column.type}, no names", where=str(parquet)
+            message("refused.no_names", column="optype", type=str(column.type)), where=str(parquet)
         ) from error
     words = [text.decode(errors="replace") for text in texts]
     codes = pc.fill_null(encoded.indices, len(words)).to_numpy()

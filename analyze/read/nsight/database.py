@@ -23,6 +23,7 @@ import pandas as pd
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import printable
 
+from ...wording.message import Text, message
 from ..detect import DAMAGED_SQLITE, InputFile
 
 IntArray = npt.NDArray[np.int64]
@@ -64,7 +65,9 @@ class Database:
         self.label = file.label
         if file.is_packed():
             raise TraceFormatError(
-                "is a packed SQLite file", where=file.label, remedy="Unpack it first"
+                message("refused.packed_sqlite"),
+                where=file.label,
+                remedy=message("advice.unpack_first"),
             )
         self._most_rows = file.path.stat().st_size // _LEAST_ROW_BYTES
         uri = f"{file.path.resolve().as_uri()}?mode=ro&immutable=1"
@@ -204,7 +207,7 @@ class Database:
             while rows := cursor.fetchmany(_ROWS):
                 seen += len(rows)
                 if seen > self._most_rows:
-                    raise self._damage(f"{table} has more rows than fit in it")
+                    raise self._damage(message("defect.too_many_rows", table=table))
                 yield rows
 
     def _column_names(self, table: str) -> tuple[str, ...]:
@@ -219,11 +222,11 @@ class Database:
         except DAMAGED_SQLITE as error:
             raise self._damage(printable(str(error))) from error
 
-    def _damage(self, reason: str) -> TraceFormatError:
+    def _damage(self, reason: Text) -> TraceFormatError:
         return TraceFormatError(
-            f"cannot be read as an SQLite export ({reason})",
+            message("refused.sqlite_export", reason=reason),
             where=self.label,
-            remedy="Export it again: nsys export --type sqlite",
+            remedy=message("advice.export_sqlite_again"),
         )
 
 

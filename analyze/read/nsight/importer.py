@@ -96,9 +96,9 @@ def _read_all(files: Sequence[InputFile]) -> tuple[list[_Rank], list[Limit]]:
         for one in ranks:
             if one.rank in by_rank:
                 raise TraceFormatError(
-                    f"has rank {one.rank}, and so has {by_rank[one.rank].label}",
+                    message("refused.has_rank_twice", rank=one.rank, other=by_rank[one.rank].label),
                     where=one.label,
-                    remedy="Give the exports of one run; put rank<N> into the name of each",
+                    remedy=message("advice.exports_of_one_run"),
                 )
             by_rank[one.rank] = one
     if not by_rank:
@@ -182,11 +182,10 @@ def _processes(
     if len(device.columns["process"]):
         return on_host if len(on_host) == 1 else [MISSING]
     if not on_host:
-        what = "holds no activity of a device and no NVTX range"
-        remedy = "Record with nsys profile --trace=cuda,nvtx"
+        what, remedy = message("refused.no_activity"), message("advice.trace_cuda")
         if said:
-            what += f"; Nsight Systems said: {' | '.join(said)}"
-            remedy = "Mend what Nsight Systems names (its version, the driver, another profiler), and record again"
+            what = message("refused.no_activity_because", said=" | ".join(said))
+            remedy = message("advice.mend_nsight")
         raise TraceFormatError(what, where=where, remedy=remedy)
     return on_host
 
@@ -202,11 +201,11 @@ def _ranges_of(nvtx: NvtxEvents, process: int) -> Ranges:
 def _refuse_unnumbered(numbered: Sequence[NumberedProcess], where: str) -> None:
     if all(one.rank is None for one in numbered):
         raise TraceFormatError(
-            f"has {len(numbered)} processes, and nothing says which ranks they are"
+            message("refused.unnumbered_processes", count=len(numbered))
             if len(numbered) > 1
-            else "names no rank",
+            else message("refused.names_no_rank"),
             where=where,
-            remedy="Export one file for each rank, with rank<N> in its name",
+            remedy=message("advice.export_of_each_rank"),
         )
 
 

@@ -82,13 +82,13 @@ def read_stage_files(path: Path, files: Sequence[InputFile]) -> tuple[list[Stage
             continue
         if one.stage in found:
             raise TraceFormatError(
-                f"is pipeline rank {one.stage}, and so is {found[one.stage].label}",
+                message("refused.stage_twice", stage=one.stage, other=found[one.stage].label),
                 where=one.label,
-                remedy="Give the files of one run, one for each pipeline rank",
+                remedy=message("advice.file_of_each_stage"),
             )
         found[one.stage] = one
     if not found:
-        raise errors[0] if errors else TraceFormatError("holds no dump", where=str(path))
+        raise errors[0] if errors else TraceFormatError(message("refused.no_dump"), where=str(path))
     notes = left_out_files(errors)
     notes += [
         message("missing.cut_iterations", file=one.label, whole=len(one.iterations))
@@ -102,14 +102,14 @@ def _read(file: InputFile) -> StageFile:
     named = _RANK_IN_NAME.search(file.name)
     if named is None:
         raise TraceFormatError(
-            "names no pipeline rank in its file name",
+            message("refused.names_no_stage"),
             where=file.label,
-            remedy="Name it pp_rank_<N>.json",
+            remedy=message("advice.name_stage"),
         )
-    whole = read_whole(file, most_bytes=_MOST_BYTES, remedy="Record fewer iterations")
+    whole = read_whole(file, most_bytes=_MOST_BYTES, remedy=message("advice.fewer_iterations"))
     iterations, is_cut = _iterations(whole, file.label)
     if not iterations:
-        raise TraceFormatError("holds no iteration", where=file.label)
+        raise TraceFormatError(message("refused.no_iteration"), where=file.label)
     return StageFile(file.label, int(named[1]), iterations, is_cut)
 
 
@@ -127,7 +127,7 @@ def _iterations(whole: WholeFile, where: str) -> tuple[dict[int, Iteration], boo
             with suppress(*DAMAGED_JSON):
                 return _DECODER.decode(kept), True
         raise TraceFormatError(
-            f"cannot be read as a pipeline visualiser dump ({error})",
+            message("refused.pipeline_dump", error=str(error)),
             where=where,
-            remedy="Write the dump again",
+            remedy=message("advice.write_dump_again"),
         ) from error

@@ -91,7 +91,7 @@ def _spans(stages: Sequence[StageFile], mesh: Mesh, notes: list[Limit]) -> pd.Da
     if lost:
         notes.append(message("missing.passes", count=lost))
     if not rows:
-        raise TraceFormatError("holds no forward or backward pass", where=stages[0].label)
+        raise TraceFormatError(message("refused.no_pass"), where=stages[0].label)
     if any(row["microbatch"] == -1 for row in rows):
         notes.append(message("unknown.microbatches_of_chunks"))
     return pd.DataFrame(rows)

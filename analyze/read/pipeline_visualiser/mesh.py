@@ -73,9 +73,9 @@ def read_mesh(
     pp = config.pp_size or seen
     if seen > pp:
         raise TraceFormatError(
-            f"is pipeline rank {seen - 1}, but the config says that there are {pp}",
+            message("refused.more_stages_than_config", stage=seen - 1, stages=pp),
             where=stages[-1].label,
-            remedy="Give the files and the config of one run",
+            remedy=message("advice.config_of_one_run"),
         )
     layout = ParallelLayout(
         pp=pp,
@@ -98,7 +98,7 @@ def read_mesh(
 def _read_config(configs: Sequence[InputFile], notes: list[Limit]) -> _Config:
     for file in configs:
         try:
-            whole = read_whole(file, most_bytes=_MOST_BYTES, remedy="Give the config of the job")
+            whole = read_whole(file, most_bytes=_MOST_BYTES, remedy=message("advice.config_of_job"))
             return msgspec.json.decode(whole.content, type=_Config)
         except (*DAMAGED_JSON, TraceFormatError) as error:
             notes.append(message("missing.config", file=file.name, error=str(error)))

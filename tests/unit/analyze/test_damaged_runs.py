@@ -57,7 +57,7 @@ def test_a_damaged_table_of_all_ranks_refuses_the_run(run):
 def test_a_run_with_a_damaged_manifest_is_called_that(run, content):
     """Fails when somebody is told to give a run directory who gave one."""
     (run / "manifest.json").write_text(content, encoding="utf-8")
-    with pytest.raises(TraceFormatError, match=r"is a run directory of which manifest\.json"):
+    with pytest.raises(TraceFormatError, match=r"is a run directory whose manifest\.json"):
         opened(run)
 
 

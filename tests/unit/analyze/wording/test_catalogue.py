@@ -13,6 +13,7 @@ from meshscope.analyze.wording.limits import Meaning
 from meshscope.analyze.wording.message import catalogue
 from meshscope.probe.reader.counters import COUNTERS
 from meshscope.probe.reader.sources import SOURCES
+from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.host_counters import LOST
 
 MOST_WORDS = 18
@@ -118,16 +119,20 @@ def test_limits_are_no_finished_prose(project_dir):
     assert not found
 
 
-REFUSING = ("analyze/explain/whatif", "analyze/gate")
+REFUSING = ("analyze/explain/whatif", "analyze/gate", "analyze/read")
 """Folders whose errors are messages."""
+
+
+def _kinds(error):
+    return {error.__name__}.union(*map(_kinds, error.__subclasses__()))
 
 
 def test_refusals_are_no_finished_prose(project_dir):
     """Fails when an error of these folders is a text again: its numbers would stand in no JSON."""
-    found = []
+    found, kinds = [], _kinds(MeshscopeError)
     for path in sorted(path for part in REFUSING for path in (project_dir / part).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or not getattr(node.func, "id", "").endswith("Error"):
+            if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in kinds:
                 continue
             given = [*node.args, *(one.value for one in node.keywords if one.arg == "remedy")]
             parts = [one for value in given for one in (getattr(value, "body", value), value)]
