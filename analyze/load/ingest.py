@@ -24,6 +24,7 @@ from ..read.source_files import SourceIndex, content_key, source_files, total_si
 from ..tables.table_folder import FOLDER, drafted
 from ..tables.trace import Trace
 from ..wording.limits import limit_texts
+from ..wording.message import message
 from ..wording.words import counted
 from .ingested import (
     Ingested,
@@ -230,9 +231,9 @@ def _read(
         trace = read_traces(named, files=files, reading=reading)
         if keeping.cycle is not None and not trace.capabilities.repeats_cycles:
             raise TraceFormatError(
-                "a cycle was chosen, but these are no files of the PyTorch profiler",
+                message("refused.cycle_of_no_profiler"),
                 where=str(named),
-                remedy="Leave --cycle out",
+                remedy=message("advice.no_cycle"),
             )
         skipped = [limit for path in paths if path.is_dir() for limit in look(path).limits]
         trace = replace(trace, limits=(*skipped, *trace.limits))

@@ -126,9 +126,9 @@ def read_ingested(
     tables, damaged = _readable_tables(path / FOLDER, only, steps)
     if not tables["run"].num_rows:
         raise RunDirectoryError(
-            "its tables are missing",
+            message("refused.no_tables"),
             where=str(path / FOLDER),
-            remedy="Remove the run, and ingest its source or make it again",
+            remedy=message("advice.ingest_again"),
         )
     try:
         section, layout = manifest[_SECTION], manifest.get("layout")
@@ -152,9 +152,9 @@ def read_ingested(
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise RunDirectoryError(
-            f"its manifest is damaged ({type(error).__name__}: {error})",
+            message("refused.manifest", kind=type(error).__name__, error=str(error)),
             where=str(path),
-            remedy="Remove the run, and ingest its source or make it again",
+            remedy=message("advice.ingest_again"),
         ) from error
     return with_kept_topology(trace)
 
@@ -187,9 +187,9 @@ def rows_by_rank(path: Path) -> Counter[int]:
 
 def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:
     return RunDirectoryError(
-        f"no rank has all its tables: of rank {min(damaged)}, {damaged[min(damaged)]}",
+        message("refused.no_whole_rank", rank=min(damaged), damage=damaged[min(damaged)]),
         where=str(path),
-        remedy="Remove the run, and ingest its source or make it again",
+        remedy=message("advice.ingest_again"),
     )
 
 

@@ -57,7 +57,7 @@ def load_trace(
     path = Path(path)
     if not path.exists() and not has_magic(str(path)):
         raise RunDirectoryError(
-            "no such file or directory", where=str(path), remedy="Check the path"
+            message("refused.no_such_path"), where=str(path), remedy=message("advice.path")
         )
     if not is_run_directory(path):
         return read_traces(path)
@@ -138,9 +138,9 @@ def most_rows() -> int:
         return MOST_ROWS
     if not given.isascii() or not given.isdecimal() or not int(given[:19]) > 0:
         raise ConfigError(
-            f"{given!r:.60} is no number of rows",
+            message("refused.no_row_count", text=given),
             where=MOST_ROWS_VARIABLE,
-            remedy=f"Give one such as {MOST_ROWS}, for which an analysis takes 8 GB of memory",
+            remedy=message("advice.row_count", rows=MOST_ROWS),
         )
     return int(given[:19])
 

@@ -23,6 +23,8 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirect
 from meshscope.probe.schema.manifest import read_json, write_json
 from meshscope.probe.schema.printable import printable
 
+from ..wording.message import message
+
 T = TypeVar("T")
 
 VERSIONS = "versions.json"
@@ -50,7 +52,6 @@ _TRIES = 4
 _FIRST_PAUSE_S = 0.25
 _SPARE_BYTES = 64 << 20
 """Left free on the disk: other programs write there as well."""
-_EXTRA = "pip install 'meshscope[cluster]'"
 
 
 def is_address(text: str) -> bool:
@@ -139,7 +140,7 @@ class Store:
         files = [one for one in files if one.name]
         if not files:
             raise RunDirectoryError(
-                "nothing is there", where=self.shown, remedy="Check the address"
+                message("refused.nothing_there"), where=self.shown, remedy=message("advice.address")
             )
         return files
 
@@ -183,10 +184,14 @@ class Store:
         free = shutil.disk_usage(self._folder).free
         if self.missing_bytes + _SPARE_BYTES > free:
             raise RunDirectoryError(
-                f"{self.missing_bytes / 1e6:,.0f} MB do not fit: {free / 1e6:,.0f} MB are free in "
-                f"{printable(str(self._folder.parent))}",
+                message(
+                    "refused.cache_full",
+                    needed_bytes=self.missing_bytes,
+                    free_bytes=free,
+                    folder=printable(str(self._folder.parent)),
+                ),
                 where=self.shown,
-                remedy="Free some, or name another disk in XDG_CACHE_HOME",
+                remedy=message("advice.cache_home"),
             )
 
     def _fetch_missing(self, on_bytes: Callable[[int], None]) -> None:
@@ -248,15 +253,17 @@ def _opened(address: str, told: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise ConfigError("reading from a store needs fsspec", where=told, remedy=_EXTRA) from None
+        raise ConfigError(
+            message("refused.no_fsspec"), where=told, remedy=message("advice.install_cluster")
+        ) from None
     try:
         # A listing that was cached in this process would hide what was written since.
         files, root = url_to_fs(address, use_listings_cache=False)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"no package here opens such an address: {printable(str(error))}",
+            message("refused.no_package_for_store", error=printable(str(error))),
             where=told,
-            remedy=f"{_EXTRA} brings s3://; gs:// needs gcsfs, abfs:// adlfs, hf:// huggingface_hub",
+            remedy=message("advice.packages_of_stores"),
         ) from error
     return files, str(root)
 
@@ -272,23 +279,22 @@ def _asked(question: Callable[[], T], where: str) -> T:
             return question()
         except FileNotFoundError as error:
             # Over HTTP, a server that nobody reaches is told as a file that is missing.
-            why = f" ({_short(error.__cause__)})" if error.__cause__ is not None else ""
-            raise RunDirectoryError(
-                f"nothing is there{why}", where=where, remedy="Check the address"
-            ) from error
+            what = message("refused.nothing_there")
+            if error.__cause__ is not None:
+                what = message("refused.because", what=what, reasons=[_short(error.__cause__)])
+            raise RunDirectoryError(what, where=where, remedy=message("advice.address")) from error
         except PermissionError as error:
             raise RunDirectoryError(
-                f"access is denied: {_short(error)}",
+                message("refused.access_denied", error=_short(error)),
                 where=where,
-                remedy="Check the credentials of the store in the environment",
+                remedy=message("advice.credentials"),
             ) from error
         except Exception as error:  # each client of a store raises errors of its own library
             if trial + 1 == _TRIES:
                 raise RunDirectoryError(
-                    f"the store failed {_TRIES} times: {_short(error)}",
+                    message("refused.store_failed", times=_TRIES, error=_short(error)),
                     where=where,
-                    remedy="Check endpoint, credentials and network, then run it again: what was "
-                    "fetched is kept",
+                    remedy=message("advice.store"),
                 ) from error
             time.sleep(_FIRST_PAUSE_S * 2**trial)
     raise AssertionError("the last trial returns or raises")

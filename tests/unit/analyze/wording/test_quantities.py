@@ -51,6 +51,10 @@ def _filled(sentence, **values):
         ("{x:list}", {"x": ["a", "b", "c"]}, "a, b and c"),
         ("{x:axis}", {"x": "tp"}, "TP"),
         ("{x:class}", {"x": "exposed_memcpy"}, "exposed memory copies"),
+        ("{x:mib}", {"x": 64 << 20}, "64 MiB"),
+        ("{x:mb}", {"x": 1_234_567_890}, "1,235 MB"),
+        ("{x:gb}", {"x": 1_250_000_000}, "1.2 GB"),
+        ("{x!r:cut}", {"x": "a" * 99}, "'" + "a" * 59),
         ("{x}", {"x": "rank{0}"}, "rank{0}"),
     ],
 )
