@@ -7,12 +7,12 @@ from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
 
-from ..wording.message import message
+from ..wording.message import Text, message
 
 MOST_BYTES = 16 << 20
 
 
-def read_toml(path: Path, *, remedy: str = "") -> tuple[dict[str, object], bytes]:
+def read_toml(path: Path, *, remedy: Text = "") -> tuple[dict[str, object], bytes]:
     """Return the content of a TOML file, and its bytes; a mark of UTF-8 at its beginning is no content.
 
     Args:

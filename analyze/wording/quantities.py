@@ -18,7 +18,8 @@ In a sentence of the catalogue the form stands after the colon::
     {value:short}    1.234e+15       {peak:tflops}   989 TFLOP/s
     {names:all}      a, b, c         every one, however many
     {most:mib}       64 MiB          a limit, in whole MiB
-    {free:gb}        12.4 GB         {text!r:cut}    its first 60 characters
+    {free:gb}        12.4 GB         {size:gb2}      12.43 GB
+    {size:mb}        1,234 MB        {text!r:cut}    its first 60 characters
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ...wording.message import message
+
 MOST_BYTES = 16 << 20
 _PRINTED = re.compile(r"^(?:\[?\w*\d+\]?: *)?\s*(\w+) \.{2,} (.*)$")
 """A line of Megatron's list of arguments: ``  num_layers ............ 32``, after a rank or not."""
@@ -26,12 +28,12 @@ def read_arguments(path: Path) -> dict[str, object]:
             raw = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(
-            f"cannot be read: {error.strerror or error}",
+            message("refused.unreadable", error=error.strerror or str(error)),
             where=str(path),
-            remedy="Check the path: one inside a file counts from the folder of that file",
+            remedy=message("advice.path_inside_file"),
         ) from error
     if len(raw) > MOST_BYTES:
-        raise ConfigError(f"too large (limit {MOST_BYTES >> 20} MiB)", where=str(path))
+        raise ConfigError(message("refused.too_large_file", most_bytes=MOST_BYTES), where=str(path))
     text = raw.decode("utf-8-sig", errors="replace")
     if text.lstrip().startswith("{"):
         return _json(text, path)
@@ -45,8 +47,11 @@ def read_arguments(path: Path) -> dict[str, object]:
         if not line.lstrip().startswith("#") and (match := _YAML.match(line))
     }
     if not found:
-        remedy = "Give JSON, flat YAML, or the list of arguments that Megatron prints"
-        raise ConfigError("holds no names with values", where=str(path), remedy=remedy)
+        raise ConfigError(
+            message("refused.no_named_values"),
+            where=str(path),
+            remedy=message("advice.argument_files"),
+        )
     return found
 
 
@@ -54,9 +59,11 @@ def _json(text: str, path: Path) -> dict[str, object]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"is not valid JSON: {error}", where=str(path)) from error
+        raise ConfigError(
+            message("refused.invalid_json", error=str(error)), where=str(path)
+        ) from error
     if not isinstance(content, dict):
-        raise ConfigError("is not a JSON object", where=str(path))
+        raise ConfigError(message("refused.no_json_object"), where=str(path))
     return content
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ...wording.message import message
 from .job import PlannedJob, Recompute
 from .memory import stage_memory
 from .plan import JobPlan, reserved_bytes
@@ -29,8 +30,9 @@ def parse_bytes(text: str, where: str = "--memory") -> float:
     unit = _UNITS.get(match[2].lower()) if match else None
     size = float(match[1]) * unit if match and unit else 0.0
     if not 0.0 < size < 1e18:
-        remedy = "Write bytes, such as 80e9, 80GB or 80GiB"
-        raise ConfigError(f"{text!r:.60} is no size", where=where, remedy=remedy)
+        raise ConfigError(
+            message("refused.no_size", text=text), where=where, remedy=message("advice.bytes")
+        )
     return size
 
 
@@ -68,10 +70,16 @@ def check_cap(plan: JobPlan, text: str) -> dict[str, Any]:
     if least is None or least["needed_bytes"] > needed:
         least = {"change": "these settings", "needed_bytes": round(needed)}
     raise ConfigError(
-        f"nothing fits under {cap / 1e9:.2f} GB: stage {stage} needs {needed / 1e9:.2f} GB, and "
-        f"{least['needed_bytes'] / 1e9:.2f} GB is the least, with {least['change']}",
+        message(
+            "refused.cap",
+            cap_bytes=cap,
+            stage=stage,
+            needed_bytes=needed,
+            least_bytes=least["needed_bytes"],
+            change=least["change"],
+        ),
         where="--memory",
-        remedy=f"Give {least['needed_bytes']} bytes or more, or use more ranks (tp, pp, ep)",
+        remedy=message("advice.cap", least_bytes=least["needed_bytes"]),
     )
 
 

@@ -6,6 +6,8 @@ import re
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ...wording.message import message
+
 _COUNTS = re.compile(r"\s*\d{1,6}\s*(,\s*\d{1,6}\s*)*")
 
 
@@ -16,6 +18,9 @@ def parse_counts(text: str, where: str) -> tuple[int, ...]:
         ConfigError: The text is something else.
     """
     if not _COUNTS.fullmatch(text):
-        remedy = "Write counts with commas between, such as 4,4,4,2"
-        raise ConfigError(f"{text!r:.60} is no list of layers", where=where, remedy=remedy)
+        raise ConfigError(
+            message("refused.no_list_of_layers", value=text),
+            where=where,
+            remedy=message("advice.counts"),
+        )
     return tuple(int(part) for part in text.split(","))

@@ -10,6 +10,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.model import ModelDescription
 from meshscope.probe.schema.terms import ScheduleKind
 
+from ...wording.message import Message, message
 from ..schedules.published import SCHEDULES, V_SHAPED, schedule_names
 
 _MOST_SEQUENCES = 1 << 20
@@ -115,7 +116,7 @@ class PlannedJob:
         return self.layout.tp * self.replicas // (self.etp * self.layout.ep)
 
 
-def _require(holds: object, what: str, where: str, remedy: str) -> None:
+def _require(holds: object, what: Message, where: str, remedy: Message) -> None:
     if not holds:
         raise ConfigError(what, where=where, remedy=remedy)
 
@@ -123,80 +124,87 @@ def _require(holds: object, what: str, where: str, remedy: str) -> None:
 def _check_counts(job: PlannedJob) -> None:
     for name in ("microbatches", "microbatch_size"):
         value = getattr(job, name)
-        _require(value >= 1, f"{value} is no count", name, "Set it to 1 or more")
-    size, remedy = job.microbatch_size, f"Set it to {_MOST_SEQUENCES} or less"
-    _require(size <= _MOST_SEQUENCES, f"{size} is too many", "microbatch_size", remedy)
-    _require(0 <= job.zero <= 3, f"{job.zero} is no stage of ZeRO", "zero", "Use 0, 1, 2 or 3")
+        text = message("refused.no_count", value=value)
+        _require(value >= 1, text, name, message("advice.set_at_least", least=1))
+    size, remedy = job.microbatch_size, message("advice.set_at_most", most=_MOST_SEQUENCES)
+    text = message("refused.too_many", count=size)
+    _require(size <= _MOST_SEQUENCES, text, "microbatch_size", remedy)
+    text = message("refused.no_zero_stage", value=job.zero)
+    _require(0 <= job.zero <= 3, text, "zero", message("advice.zero"))
     passes = job.microbatches * job.stages
-    remedy = f"Set it to {_MOST_PASSES // job.stages} or less"
-    _require(passes <= _MOST_PASSES, f"{job.microbatches} is too many", "microbatches", remedy)
+    remedy = message("advice.set_at_most", most=_MOST_PASSES // job.stages)
+    text = message("refused.too_many", count=job.microbatches)
+    _require(passes <= _MOST_PASSES, text, "microbatches", remedy)
     halves = job.model.seq_len % job.layout.cp == 0
-    text = f"{job.model.seq_len} tokens do not divide over cp = {job.layout.cp}"
-    _require(halves, text, "seq_len", "Use a multiple of cp")
+    text = message("refused.tokens_over_cp", tokens=job.model.seq_len, cp=job.layout.cp)
+    _require(halves, text, "seq_len", message("advice.multiple_of_cp"))
 
 
 def _check_mesh(job: PlannedJob) -> None:
     model, layout = job.model, job.layout
-    text = f"{layout.tp} does not divide {model.num_heads} attention heads"
-    _require(model.num_heads % layout.tp == 0, text, "tp", "Use a divisor of the heads")
+    text = message("refused.heads_over_tp", tp=layout.tp, heads=model.num_heads)
+    _require(model.num_heads % layout.tp == 0, text, "tp", message("advice.divisor_of_heads"))
     fits = model.kv_heads % layout.tp == 0 or layout.tp % model.kv_heads == 0
-    text = f"{model.kv_heads} KV heads and tp = {layout.tp} do not divide each other"
-    _require(fits, text, "tp", "Use a divisor or a multiple of the KV heads")
+    text = message("refused.kv_heads_over_tp", heads=model.kv_heads, tp=layout.tp)
+    _require(fits, text, "tp", message("advice.fit_kv_heads"))
     if model.ffn_size:
-        text = f"{layout.tp} does not divide the MLP width {model.ffn_size}"
-        _require(model.ffn_size % layout.tp == 0, text, "tp", "Use a divisor of the MLP width")
+        text = message("refused.width_over_tp", tp=layout.tp, width=model.ffn_size)
+        remedy = message("advice.divisor_of_mlp_width")
+        _require(model.ffn_size % layout.tp == 0, text, "tp", remedy)
     if not model.experts:
-        _require(layout.ep == 1, "the model has no experts", "ep", "Set it to 1")
+        remedy = message("advice.set_to", value=1)
+        _require(layout.ep == 1, message("refused.no_experts"), "ep", remedy)
         return
-    text = f"{layout.ep} does not divide {model.experts} experts"
-    _require(model.experts % layout.ep == 0, text, "ep", "Use a divisor of the experts")
-    text = f"{job.etp} does not divide the expert width {model.expert_ffn_size}"
-    _require(model.expert_ffn_size % job.etp == 0, text, "etp", "Use a divisor of the width")
+    text = message("refused.experts_over_ep", ep=layout.ep, experts=model.experts)
+    _require(model.experts % layout.ep == 0, text, "ep", message("advice.divisor_of_experts"))
+    text = message("refused.width_over_etp", etp=job.etp, width=model.expert_ffn_size)
+    remedy = message("advice.divisor_of_width")
+    _require(model.expert_ffn_size % job.etp == 0, text, "etp", remedy)
     ranks = layout.tp * layout.dp * layout.cp
-    text = f"ep {layout.ep} x {job.etp} expert-tensor ranks do not divide tp x dp x cp = {ranks}"
+    text = message("refused.mesh_over_experts", ep=layout.ep, etp=job.etp, ranks=ranks)
     need = layout.ep * job.etp
-    remedy = f"Raise dp until tp x dp x cp is a multiple of {need}, or lower ep"
+    remedy = message("advice.raise_dp", ranks=need)
     _require(ranks % need == 0, text, "ep", remedy)
 
 
 def _check_schedule(job: PlannedJob) -> None:
     kind, layout = job.schedule, job.layout
     known = kind in SCHEDULES or kind is ScheduleKind.NONE
-    remedy = f"Use {schedule_names()}"
-    _require(known, f"the order of {kind} is unknown", "schedule", remedy)
-    _require(
-        kind is not ScheduleKind.NONE or layout.pp == 1,
-        f"pp = {layout.pp} needs a schedule",
-        "schedule",
-        remedy,
-    )
+    remedy = message("advice.use_schedule", known=schedule_names())
+    _require(known, message("refused.order_unknown", schedule=kind), "schedule", remedy)
+    has_order = kind is not ScheduleKind.NONE or layout.pp == 1
+    _require(has_order, message("refused.pp_needs_schedule", pp=layout.pp), "schedule", remedy)
     if kind is ScheduleKind.INTERLEAVED:
-        _require(layout.pp > 1, f"{kind} needs a pipeline", "pp", "Set it to 2 or more")
-        _require(layout.vpp > 1, f"{kind} needs 2 chunks or more", "vpp", "Set it to 2 or more")
-        text = f"{job.microbatches} is no multiple of pp = {layout.pp}"
+        remedy = message("advice.set_at_least", least=2)
+        _require(layout.pp > 1, message("refused.needs_pipeline", schedule=kind), "pp", remedy)
+        _require(layout.vpp > 1, message("refused.needs_chunks", schedule=kind), "vpp", remedy)
+        text = message("refused.no_multiple_of_pp", count=job.microbatches, pp=layout.pp)
         fits = job.microbatches % layout.pp == 0 or job.microbatches > layout.pp
-        remedy = f"Use a multiple of {layout.pp}: {kind} works in rounds"
+        remedy = message("advice.multiple_of_pp", pp=layout.pp, schedule=kind)
         _require(fits, text, "microbatches", remedy)
     elif kind in V_SHAPED:
-        _require(layout.vpp == 2, f"{kind} has 2 chunks a rank", "vpp", "Set it to 2")
+        text = message("refused.chunks_of_rank", schedule=kind, needs="2 chunks")
+        _require(layout.vpp == 2, text, "vpp", message("advice.set_to", value=2))
         SCHEDULES[kind].require_filled(layout.pp, job.microbatches, where="microbatches")
     else:
-        remedy = "Set it to 1, or the schedule to interleaved-1f1b"
-        _require(layout.vpp == 1, f"{kind} has one chunk a rank", "vpp", remedy)
+        text = message("refused.chunks_of_rank", schedule=kind, needs="one chunk")
+        _require(layout.vpp == 1, text, "vpp", message("advice.one_chunk"))
 
 
 def _check_split(job: PlannedJob) -> None:
     layers, stages, split = job.model.num_layers, job.stages, job.layers_per_stage
     if split:
-        text = f"{','.join(map(str, split))} is no split of {layers} layers over {stages} stages"
+        text = message(
+            "refused.no_split", split=",".join(map(str, split)), layers=layers, stages=stages
+        )
         fits = len(split) == stages and sum(split) == layers and min(split) >= 0
-        remedy = f"Give {stages} counts with the sum {layers}"
+        remedy = message("advice.counts_with_sum", stages=stages, layers=layers)
         _require(fits, text, "layers", remedy)
         return
-    text = f"{layers} layers do not divide over {stages} stages (pp x vpp)"
+    text = message("refused.layers_over_stages", layers=layers, stages=stages)
     low, more = divmod(layers, stages)
     shown = [low + (stage < more) for stage in range(stages)]
-    remedy = f"Give counts by stage: --layers {','.join(map(str, shown))}"
+    remedy = message("advice.even_counts", counts=",".join(map(str, shown)))
     if layers < stages:
-        remedy = f"Use at most {layers} stages"
+        remedy = message("advice.most_stages", stages=layers)
     _require(more == 0 and layers >= stages, text, "layers", remedy)

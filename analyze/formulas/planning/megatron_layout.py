@@ -11,9 +11,11 @@ import re
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ...wording.message import message
+
 _REPEAT = re.compile(r"\(([^()]*)\)\*(\d{1,4})|\(([^()]*)\)|([EtmL|])\*(\d{1,4})")
 _MOST = 1 << 16
-_REMEDY = 'Write it as Megatron does, such as "Et*2|(t*2|)*3tL"'
+_REMEDY = message("advice.megatron_layout")
 
 
 def layers_of_layout(text: str, where: str) -> tuple[int, ...]:
@@ -26,17 +28,18 @@ def layers_of_layout(text: str, where: str) -> tuple[int, ...]:
     for _ in range(len(flat)):
         after = _REPEAT.sub(_repeated, flat)
         if len(after) > _MOST:
-            raise ConfigError(f"{text!r:.60} is too long", where=where, remedy=_REMEDY)
+            raise ConfigError(message("refused.too_long", text=text), where=where, remedy=_REMEDY)
         if after == flat:
             break
         flat = after
     if not re.fullmatch(r"[EtmL|]+", flat):
-        raise ConfigError(f"{text!r:.60} is no layout", where=where, remedy=_REMEDY)
+        raise ConfigError(
+            message("refused.no_pipeline_layout", value=text), where=where, remedy=_REMEDY
+        )
     stages = flat.split("|")
     at_ends = stages[0].startswith("E") and stages[-1].endswith("L")
     if flat.count("E") != 1 or flat.count("L") != 1 or not at_ends:
-        what = "does not begin with one E and end with one L"
-        raise ConfigError(f"{text!r:.60} {what}", where=where, remedy=_REMEDY)
+        raise ConfigError(message("refused.ends_of_layout", text=text), where=where, remedy=_REMEDY)
     return tuple(stage.count("t") for stage in stages)
 
 

@@ -101,13 +101,16 @@ def _own_layout(args: Mapping[str, Any], pp: int) -> dict[str, Any]:
     if text is None or text == "":
         return {}
     if not isinstance(text, str):
-        remedy = 'Write it as Megatron does, such as "Et*2|(t*2|)*3tL"'
-        raise ConfigError(f"{text!r:.60} is no layout", where=where, remedy=remedy)
+        raise ConfigError(
+            message("refused.no_pipeline_layout", value=text),
+            where=where,
+            remedy=message("advice.megatron_layout"),
+        )
     layers = layers_of_layout(text, where)
     chunks, rest = divmod(len(layers), pp)
     if rest:
-        what = f"its {len(layers)} stages do not divide over {pp} pipeline ranks"
-        raise ConfigError(what, where=where, remedy="Give a multiple of the ranks")
+        what = message("refused.stages_over_ranks", stages=len(layers), ranks=pp)
+        raise ConfigError(what, where=where, remedy=message("advice.multiple_of_ranks"))
     return {"layers_per_stage": list(layers), "vpp": chunks}
 
 
@@ -128,9 +131,9 @@ def check_arguments(args: Mapping[str, Any], where: str) -> None:
     dropout = args.get("hidden_dropout")
     if dropout is not None and not isinstance(dropout, int | float):
         raise ConfigError(
-            f"{dropout!r:.60} is no number",
+            message("refused.value_no_number", value=dropout),
             where=f"{where}: hidden_dropout",
-            remedy="Write a number from 0 to 1",
+            remedy=message("advice.number_to_1"),
         )
 
 
@@ -146,8 +149,8 @@ def _chunks(args: Mapping[str, Any], pp: int) -> int | None:
     total = layers + sum(bool(end) for end in ends)
     chunks, rest = divmod(total, pp * int(each))
     if rest:
-        what = f"{total} layers do not divide into chunks of {each} on {pp} pipeline ranks"
-        raise ConfigError(what, where=where, remedy="Use a divisor of the layers of a rank")
+        what = message("refused.layers_over_chunks", layers=total, each=each, ranks=pp)
+        raise ConfigError(what, where=where, remedy=message("advice.divisor_of_layers"))
     return chunks
 
 

@@ -15,6 +15,7 @@ from meshscope.probe.schema.model.megatron import fields_of_megatron
 
 from ...tables.toml_file import read_toml
 from ...wording.limits import Limit
+from ...wording.message import message
 from .argument_files import read_arguments, read_scalar
 from .megatron_settings import check_arguments, settings_of_megatron
 from .settings import SETTINGS
@@ -87,12 +88,16 @@ def read_model_file(path: Path) -> ModelFile:
         ConfigError: It cannot be read, or describes no model that is known here.
     """
     if not path.exists():
-        raise ConfigError("there is no such file", where=str(path), remedy="Check the path")
+        raise ConfigError(
+            message("refused.no_such_file"), where=str(path), remedy=message("advice.path")
+        )
     if path.is_dir():
         inside = path / "config.json"
         if not inside.is_file():
             raise ConfigError(
-                "is a folder without config.json", where=str(path), remedy="Name the file"
+                message("refused.no_config_json"),
+                where=str(path),
+                remedy=message("advice.name_file"),
             )
         path = inside
     if path.suffix.lower() == ".toml":
@@ -119,18 +124,18 @@ def _named(content: Mapping[str, Any], path: Path) -> ModelFile:
         found = {k: v for k, v in fields_of_megatron(plain, where).items() if v is not None}
         if "vocab_size" not in found:
             raise ConfigError(
-                "the size of the vocabulary is missing",
+                message("refused.no_vocabulary"),
                 where=where,
-                remedy="Add vocab_size or padded_vocab_size: a tokenizer's name does not say it",
+                remedy=message("advice.vocabulary"),
             )
         return ModelFile(model=found, settings=settings, limits=limits)
     known = {field.name for field in fields(ModelDescription)}
     if known & set(plain):
         return _ours({"model": {k: v for k, v in plain.items() if k in known}}, path)
     raise ConfigError(
-        "describes no model that is known here",
+        message("refused.no_model"),
         where=where,
-        remedy="Give our TOML with [model], a Hugging Face config.json, or Megatron's arguments",
+        remedy=message("advice.model_files"),
     )
 
 
@@ -154,7 +159,7 @@ def _unwrapped(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _toml(path: Path) -> ModelFile:
-    content, _ = read_toml(path, remedy="Give our TOML with a [model] table")
+    content, _ = read_toml(path, remedy=message("advice.toml_with_model"))
     return _ours(content, path)
 
 
@@ -162,7 +167,9 @@ def _ours(content: Mapping[str, Any], path: Path) -> ModelFile:
     table = content.get("model")
     if not isinstance(table, dict) or not table:
         raise ConfigError(
-            "has no [model] table", where=str(path), remedy="Write [model] with the sizes"
+            message("refused.no_model_table"),
+            where=str(path),
+            remedy=message("advice.model_table"),
         )
     stated = dict(table)
     below = ModelFile(model={}, settings={})
@@ -194,9 +201,9 @@ def _family(family: object, path: Path, model: Mapping[str, Any]) -> dict[str, A
     """Return what the reference trainer's families build beside their sizes."""
     if family not in ("gpt", "llama"):
         raise ConfigError(
-            f"{family!r:.60} is no family that is known here",
+            message("refused.family", value=family),
             where=f"{path}: model.family",
-            remedy="Use gpt or llama, or leave it out and state norm_shift, qkv_bias, gated",
+            remedy=message("advice.family"),
         )
     if family == "llama":
         return {"gated": True}
@@ -212,12 +219,19 @@ def _toml_settings(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
             found |= {names[name]: value for name, value in values.items() if name in names}
     layout = content.get("layout", {})
     if not isinstance(layout, dict):
-        raise ConfigError("is no table", where=f"{path}: layout", remedy="Write [layout] above it")
+        raise ConfigError(
+            message("refused.no_table"),
+            where=f"{path}: layout",
+            remedy=message("advice.write_above", name="layout"),
+        )
     for name, value in layout.items():
         known = _LAYOUT_WORDS.get(name, name)
         if known not in (*SETTINGS, "layers_per_stage", "order"):
-            remedy = f"Use {', '.join(SETTINGS)}"
-            raise ConfigError(f"unknown field {name!r}", where=f"{path}: layout", remedy=remedy)
+            raise ConfigError(
+                message("refused.unknown_field", name=name),
+                where=f"{path}: layout",
+                remedy=message("advice.use", known=list(SETTINGS)),
+            )
         if known != "order":
             found[known] = value
     return found

@@ -18,7 +18,7 @@ from meshscope.probe.schema.model.stated import MOST
 from meshscope.probe.schema.terms import ScheduleKind
 
 from ...wording.limits import Limit
-from ...wording.message import message
+from ...wording.message import Message, message
 from ..schedules.published import schedule_names
 from .job import PlannedJob, Recompute
 from .model_file import DTYPE_BYTES, ModelFile, read_model_file
@@ -76,7 +76,7 @@ def _model(
         said.append(message("assumed.seq_len", tokens=found.longest))
     if "seq_len" not in stated:
         raise ConfigError(
-            "the sequence length is missing", where=str(path), remedy="Add --seq-len, such as 4096"
+            message("refused.no_seq_len"), where=str(path), remedy=message("advice.seq_len")
         )
     if values.get("tied") is not None:
         stated["tied"] = _switch(values, "tied", default=False)
@@ -110,8 +110,11 @@ def _layer_counts(value: object) -> tuple[int, ...]:
     except ValueError:
         counts = ()
     if not counts or min(counts) < 0 or sum(counts) < 1:
-        remedy = "Give a number such as 32, or counts by stage such as 8,8,8,6"
-        raise ConfigError(f"{value!r:.60} is no number of layers", where="layers", remedy=remedy)
+        raise ConfigError(
+            message("refused.no_layer_count", value=value),
+            where="layers",
+            remedy=message("advice.layer_count"),
+        )
     return counts
 
 
@@ -132,9 +135,9 @@ def _replicas(values: Mapping[str, Any], others: int, said: list[Limit]) -> int:
     dp, rest = divmod(world, others)
     if rest:
         raise ConfigError(
-            f"{world} ranks do not divide over tp x pp x cp = {others}",
+            message("refused.ranks_over_mesh", ranks=world, others=others),
             where="world_size",
-            remedy="Give --dp, or other sizes",
+            remedy=message("advice.dp"),
         )
     return dp
 
@@ -156,9 +159,9 @@ def stated_split(
     stages = layout.pp * layout.vpp
     if len(counts) > 1 and len(counts) != stages:
         raise ConfigError(
-            f"{len(counts)} counts are given for {stages} stages (pp x vpp)",
+            message("refused.counts_of_stages", counts=len(counts), stages=stages),
             where="layers",
-            remedy=f"Give {stages} counts, or one number to cut the model",
+            remedy=message("advice.counts_of_stages", stages=stages),
         )
     if len(counts) > 1:
         return counts
@@ -174,7 +177,9 @@ def stated_split(
     if any(extra) and not any(ends):
         whole, rest = divmod(num_layers + sum(extra), stages)
         if rest:
-            _refuse_split(num_layers + sum(extra), stages, "layers and ends that count as one")
+            _refuse_split(
+                message("refused.split_with_ends", layers=num_layers + sum(extra), stages=stages)
+            )
         split = [whole] * stages
         split[0] -= extra[0]
         split[-1] -= extra[1]
@@ -190,7 +195,9 @@ def _weight(value: object, end: str) -> float:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1 << 20:
         raise ConfigError(
-            f"{value!r:.60} is no weight", where=f"{end}_weight", remedy="Write 0 or more layers"
+            message("refused.no_weight", value=value),
+            where=f"{end}_weight",
+            remedy=message("advice.layers_from_0"),
         )
     return float(value)
 
@@ -204,26 +211,22 @@ def _with_ends(
     between = pp - len(fixed)
     left = layers - sum(fixed)
     if between == 0 or left % between or left < between:
-        _refuse_split(left, between, "layers between the stated ends")
+        _refuse_split(message("refused.split_between", layers=left, stages=between))
     ranks = [left // between] * pp
     for place, end in zip((0, -1), ends, strict=True):
         if end is not None:
             ranks[place] = end
     if any(count % vpp for count in ranks):
         raise ConfigError(
-            f"{ranks} layers by rank do not divide into {vpp} chunks",
+            message("refused.layers_into_chunks", layers=ranks, chunks=vpp),
             where="layers",
-            remedy="Give counts by stage with --layers",
+            remedy=message("advice.layers_option"),
         )
     return tuple(count // vpp for _ in range(vpp) for count in ranks)
 
 
-def _refuse_split(count: int, stages: int, what: str) -> None:
-    raise ConfigError(
-        f"{count} {what} do not divide over {stages} stages",
-        where="layers",
-        remedy="Give counts by stage with --layers",
-    )
+def _refuse_split(what: Message) -> None:
+    raise ConfigError(what, where="layers", remedy=message("advice.layers_option"))
 
 
 def _count(value: object, where: str, *, least: int = 1, default: int = 1) -> int:
@@ -232,19 +235,26 @@ def _count(value: object, where: str, *, least: int = 1, default: int = 1) -> in
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if type(value) is not int or value < least:
-        remedy = f"Set it to {least} or more"
-        raise ConfigError(f"{value!r:.60} is no count", where=where, remedy=remedy)
+        raise ConfigError(
+            message("refused.no_count", value=value),
+            where=where,
+            remedy=message("advice.set_at_least", least=least),
+        )
     if value > MOST:
-        remedy = f"Set it to {MOST} or less"
-        raise ConfigError(f"{value!r:.60} is too large", where=where, remedy=remedy)
+        raise ConfigError(
+            message("refused.value_too_large", value=value),
+            where=where,
+            remedy=message("advice.set_at_most", most=MOST),
+        )
     return value
 
 
 def _switch(values: Mapping[str, Any], name: str, *, default: bool) -> bool:
     value = values.get(name, default)
     if not isinstance(value, bool):
-        remedy = "Write true or false"
-        raise ConfigError(f"{value!r:.60} is no switch", where=name, remedy=remedy)
+        raise ConfigError(
+            message("refused.no_switch", value=value), where=name, remedy=message("advice.switch")
+        )
     return value
 
 
@@ -256,8 +266,11 @@ def _schedule(values: Mapping[str, Any], layout: ParallelLayout) -> ScheduleKind
     try:
         return ScheduleKind(name)
     except ValueError:
-        remedy = f"Use {schedule_names()}"
-        raise ConfigError(f"{name!r} is no schedule", where="schedule", remedy=remedy) from None
+        raise ConfigError(
+            message("refused.value_no_schedule", value=name),
+            where="schedule",
+            remedy=message("advice.use_schedule", known=schedule_names()),
+        ) from None
 
 
 def _microbatches(values: Mapping[str, Any], layout: ParallelLayout, said: list[Limit]) -> int:
@@ -271,9 +284,9 @@ def _microbatches(values: Mapping[str, Any], layout: ParallelLayout, said: list[
         count, rest = divmod(total, size * layout.dp)
         if rest or not count:
             raise ConfigError(
-                f"{total} sequences do not divide into {size} x dp {layout.dp}",
+                message("refused.batch_over_dp", sequences=total, size=size, dp=layout.dp),
                 where="global_batch_size",
-                remedy="Give --microbatches, or a dp that fits",
+                remedy=message("advice.microbatches_or_dp"),
             )
         return count
     if layout.pp > 1:
@@ -286,13 +299,19 @@ def _recompute(value: object) -> Recompute:
     try:
         return Recompute(str(value))
     except ValueError:
-        remedy = "Use none, selective or full"
-        raise ConfigError(f"{value!r:.60} is unknown", where="recompute", remedy=remedy) from None
+        raise ConfigError(
+            message("refused.unknown_value", value=value),
+            where="recompute",
+            remedy=message("advice.recompute"),
+        ) from None
 
 
 def _dtype(value: object, where: str) -> int:
     size = DTYPE_BYTES.get(str(value).lower().removeprefix("torch."))
     if size is None:
-        remedy = f"Use {', '.join(('bf16', 'fp16', 'fp32'))}"
-        raise ConfigError(f"{value!r:.60} is no type of numbers", where=where, remedy=remedy)
+        raise ConfigError(
+            message("refused.no_number_type", value=value),
+            where=where,
+            remedy=message("advice.use", known=["bf16", "fp16", "fp32"]),
+        )
     return size

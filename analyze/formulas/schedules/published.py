@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.terms import ScheduleKind
 
+from ...wording.message import message
 from . import orders
 from .passes import Order
 
@@ -54,9 +55,9 @@ class Schedule:
         least = self.legs * ranks
         if microbatches < least:
             raise ConfigError(
-                f"{microbatches} do not fill both legs of a V of {ranks} ranks",
+                message("refused.legs_not_filled", microbatches=microbatches, ranks=ranks),
                 where=where,
-                remedy=f"Use at least {least}",
+                remedy=message("advice.use_at_least", least=least),
             )
 
     @property
@@ -115,23 +116,23 @@ def rank_orders(kind: str, ranks: int, microbatches: int, chunks: int = 1) -> tu
         ConfigError: The schedule has no order here, or does not fit the sizes.
     """
     if min(ranks, microbatches, chunks) < 1:
-        raise ConfigError("ranks, microbatches and chunks must be at least 1", where="schedule")
+        raise ConfigError(message("refused.sizes_below_1"), where="schedule")
     if kind == ScheduleKind.NONE and ranks > 1:
         raise ConfigError(
-            f"{ranks} pipeline ranks need a schedule",
+            message("refused.ranks_need_schedule", ranks=ranks),
             where="schedule",
-            remedy=f"Choose {schedule_names()}",
+            remedy=message("advice.choose_schedule", known=schedule_names()),
         )
     own = SCHEDULES.get(
         ScheduleKind.ONE_F_ONE_B if kind == ScheduleKind.NONE else ScheduleKind(kind)
     )
     if own is None:
-        raise ConfigError(f"the order of {kind} is not known", where="schedule")
+        raise ConfigError(message("refused.order_not_known", schedule=kind), where="schedule")
     if not own.has_order(chunks):
         raise ConfigError(
-            f"{kind} has {own.chunks_text} a rank",
+            message("refused.chunks_of_rank", schedule=kind, needs=own.chunks_text),
             where="schedule",
-            remedy=f"Set vpp to {own.chunks}",
+            remedy=message("advice.vpp", chunks=own.chunks),
         )
     own.require_filled(ranks, microbatches, where="microbatches")
     return tuple(own.order(rank, ranks, microbatches, chunks) for rank in range(ranks))

@@ -78,7 +78,7 @@ def test_a_mark_of_the_encoding_is_no_content(tmp_path):
         ("[budget]\nmfu = " + "[" * 100_000, "is not TOML"),
         (
             "[budget]\nstep_time_ns = { max = 1e9 }\n" + "# \n" * (6 << 20),
-            "too large (limit 16.0 MiB)",
+            "too large (limit 16 MiB)",
         ),
     ],
 )
