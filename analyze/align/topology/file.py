@@ -37,6 +37,7 @@ from meshscope.probe.schema.layout import MESH_AXES
 from meshscope.probe.schema.terms import Axis
 
 from ...tables.toml_file import read_toml
+from ...wording.message import message
 from .stated import StatedGroup, StatedTopology
 from .stated_hosts import read_hosts
 from .stated_job import read_job
@@ -58,14 +59,16 @@ def load_topology(path: Path) -> StatedTopology:
         ConfigError: It cannot be read, is not TOML, or a field is wrong; the message
             names the field and the remedy.
     """
-    content, raw = read_toml(path, remedy="Compare with: meshscope topology")
+    content, raw = read_toml(path, remedy=message("advice.topology"))
     _only_known(content, _SECTIONS, str(path))
     layout = _table(content, "layout", path)
     kernels = _table(content, "kernels", path)
     groups = content.get("group", [])
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise ConfigError(
-            "is no list of tables", where=f"{path}: group", remedy="Write each as [[group]]"
+            message("refused.no_list_of_tables"),
+            where=f"{path}: group",
+            remedy=message("advice.write_each_as", name="[[group]]"),
         )
     job = read_job(content, path)
     stated = StatedTopology(
@@ -83,7 +86,9 @@ def load_topology(path: Path) -> StatedTopology:
     )
     if not (layout or groups or kernels or machines or job.model or job.training):
         raise ConfigError(
-            "states nothing", where=str(path), remedy="Add a [layout] table: tp = 2, pp = 4"
+            message("refused.states_nothing"),
+            where=str(path),
+            remedy=message("advice.layout_table"),
         )
     return stated
 
@@ -97,14 +102,20 @@ def _only_known(table: Mapping[str, object], known: Iterable[str], where: str) -
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise ConfigError(
-            f"unknown field {unknown[0]!r}", where=where, remedy=f"Use {', '.join(known)}"
+            message("refused.unknown_field", name=unknown[0]),
+            where=where,
+            remedy=message("advice.use", known=list(known)),
         )
 
 
 def _table(content: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
     table = content.get(name, {})
     if not isinstance(table, dict):
-        raise ConfigError("is no table", where=f"{path}: {name}", remedy=f"Write [{name}] above it")
+        raise ConfigError(
+            message("refused.no_table"),
+            where=f"{path}: {name}",
+            remedy=message("advice.write_above", name=name),
+        )
     known = _LAYOUT_FIELDS if name == "layout" else _KERNEL_FIELDS
     _only_known(table, known, f"{path}: {name}")
     return table
@@ -118,9 +129,9 @@ def _sizes(layout: Mapping[str, object], where: str) -> dict[str, int]:
             continue
         if type(value) is not int or not 1 <= value <= _MOST_RANKS:
             raise ConfigError(
-                f"{value!r} is no number of ranks",
+                message("refused.no_number_of_ranks", value=value),
                 where=f"{where}.{name}",
-                remedy="Write 1 or more",
+                remedy=message("advice.write_at_least", least=1),
             )
         sizes[name] = value
     return sizes
@@ -137,15 +148,17 @@ def _order(layout: Mapping[str, object], where: str) -> str | None:
         return None
     if len(given) > 1:
         raise ConfigError(
-            f"{_ORDER} and {_FASTEST_FIRST} say the same thing", where=where, remedy="Give one"
+            message("refused.same_thing", names=[_ORDER, _FASTEST_FIRST]),
+            where=where,
+            remedy=message("advice.give_one"),
         )
     text = layout[given[0]]
     names = [name for name in str(text).lower().split("-") if name != Axis.EP]
     if not isinstance(text, str) or sorted(names) != sorted(MESH_AXES):
         raise ConfigError(
-            f"{text!r} does not name {', '.join(MESH_AXES)} once each",
+            message("refused.order_of_axes", value=text, axes=list(MESH_AXES)),
             where=f"{where}.{given[0]}",
-            remedy=f'Write {given[0]} = "pp-dp-cp-tp" with the axes in their order',
+            remedy=message("advice.order_of_axes", name=given[0]),
         )
     return "-".join(names if given[0] == _ORDER else reversed(names))
 
@@ -157,18 +170,28 @@ def _group(group: Mapping[str, object], where: str) -> StatedGroup:
         group_id = str(group_id)
     if group_id is not None and (not isinstance(group_id, str) or not group_id):
         raise ConfigError(
-            f"{group_id!r} is no group id", where=f"{where}.id", remedy='Write id = "37"'
+            message("refused.no_group_id", value=group_id),
+            where=f"{where}.id",
+            remedy=message("advice.group_id"),
         )
     ranks = _ranks(group.get("ranks", []), f"{where}.ranks")
     if group_id is None and not ranks:
-        raise ConfigError("has neither id nor ranks", where=where, remedy="Give one of them")
+        raise ConfigError(
+            message("refused.no_id_no_ranks"),
+            where=where,
+            remedy=message("advice.give_one_of_them"),
+        )
     if axis is not None and axis not in tuple(Axis):
         raise ConfigError(
-            f"{axis!r} is no axis", where=f"{where}.axis", remedy=f"Use {', '.join(Axis)}"
+            message("refused.no_axis", value=axis),
+            where=f"{where}.axis",
+            remedy=message("advice.use", known=list(Axis)),
         )
     if axis is None and (group_id is None or not ranks):
         raise ConfigError(
-            "states nothing about the group", where=where, remedy='Add axis = "dp" or its ranks'
+            message("refused.states_nothing_of_group"),
+            where=where,
+            remedy=message("advice.group"),
         )
     return StatedGroup(
         group_id=group_id, ranks=ranks, axis=None if axis is None else Axis(str(axis))
@@ -179,9 +202,15 @@ def _ranks(value: object, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(
         type(rank) is int and 0 <= rank < _MOST_RANKS for rank in value
     ):
-        raise ConfigError("is no list of ranks", where=where, remedy="Write ranks = [0, 1, 2, 3]")
+        raise ConfigError(
+            message("refused.no_list_of_ranks"), where=where, remedy=message("advice.ranks")
+        )
     if len(set(value)) < len(value):
-        raise ConfigError("names a rank twice", where=where, remedy="Name each member once")
+        raise ConfigError(
+            message("refused.names_rank_twice"),
+            where=where,
+            remedy=message("advice.each_member_once"),
+        )
     return tuple(value)
 
 
@@ -190,7 +219,9 @@ def _patterns(kernels: Mapping[str, object], name: str, path: Path) -> tuple[re.
     texts = kernels.get(name, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
         raise ConfigError(
-            "is no list of regular expressions", where=where, remedy=f'Write {name} = ["my_kernel"]'
+            message("refused.no_patterns"),
+            where=where,
+            remedy=message("advice.patterns", name=name),
         )
     found = []
     for text in texts:
@@ -198,8 +229,8 @@ def _patterns(kernels: Mapping[str, object], name: str, path: Path) -> tuple[re.
             found.append(re.compile(text, re.IGNORECASE))
         except (re.error, RecursionError, OverflowError) as error:
             raise ConfigError(
-                f"{text!r} is no regular expression ({error})",
+                message("refused.no_pattern", text=text, error=str(error)),
                 where=where,
-                remedy="Put a backslash before characters such as ( [ * + ?",
+                remedy=message("advice.backslash"),
             ) from error
     return tuple(found)

@@ -152,9 +152,9 @@ def _layout(trace: Trace, stated: StatedTopology, limits: list[Limit]) -> Parall
     highest = max([*trace.ranks, *members], default=0)
     if highest >= layout.world_size:
         raise ConfigError(
-            f"holds {layout.world_size} ranks, but the trace has a rank {highest}",
+            message("refused.rank_beyond_mesh", ranks=layout.world_size, rank=highest),
             where=f"{stated.source}: layout",
-            remedy="Make tp x pp x dp x cp the number of ranks of the job",
+            remedy=message("advice.product_is_ranks"),
         )
     world = trace.run.get("world_size")
     if isinstance(world, int) and world != layout.world_size:
@@ -187,16 +187,16 @@ def _complete(trace: Trace, stated: StatedTopology) -> ParallelLayout:
         sizes["dp"], rest = divmod(world, model)
         if rest or not sizes["dp"]:
             raise ConfigError(
-                f"tp x pp x cp is {model}, which does not divide the {world} ranks of the trace",
+                message("refused.mesh_of_trace", product=model, ranks=world),
                 where=f"{stated.source}: layout",
-                remedy="State sizes that multiply to the number of ranks",
+                remedy=message("advice.sizes_of_ranks"),
             )
     layout = ParallelLayout(**sizes, order=stated.order or ParallelLayout().order)
     if (layout.dp * layout.cp) % layout.ep:
         raise ConfigError(
-            f"{layout.ep} does not divide dp x cp = {layout.dp * layout.cp}",
+            message("refused.ep_over_mesh", ep=layout.ep, ranks=layout.dp * layout.cp),
             where=f"{stated.source}: layout.ep",
-            remedy="Experts are spread over the data-parallel and context-parallel ranks",
+            remedy=message("advice.experts_spread"),
         )
     return layout
 
@@ -277,9 +277,9 @@ def _check_users(trace: Trace, group_id: str, ranks: tuple[int, ...], where: str
         if users - set(ranks):
             missing = min(users - set(ranks))
             raise ConfigError(
-                f"ranks leave out rank {missing}, which uses the group {group_id}",
+                message("refused.rank_left_out", rank=missing, group=group_id),
                 where=where,
-                remedy=f"Add {missing} to ranks",
+                remedy=message("advice.add_rank", rank=missing),
             )
 
 

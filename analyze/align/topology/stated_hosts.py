@@ -22,6 +22,7 @@ from pathlib import Path
 from meshscope.probe.schema.errors import ConfigError
 
 from ...tables.machines import Card, Machine
+from ...wording.message import message
 
 _HOST_FIELDS = ("name", "ranks", "sockets", "nic")
 _CARD_FIELDS = ("name", "socket", "gbit_per_s", "ranks")
@@ -50,7 +51,9 @@ def _host(table: Mapping[str, object], where: str) -> Machine:
     ranks = _ranks(table.get("ranks"), f"{where}.ranks")
     given = table.get("sockets", [])
     if not isinstance(given, list):
-        raise ConfigError("is no list", where=f"{where}.sockets", remedy="Write [[0, 1], [2, 3]]")
+        raise ConfigError(
+            message("refused.no_list"), where=f"{where}.sockets", remedy=message("advice.sockets")
+        )
     sockets = tuple(_ranks(own, f"{where}.sockets") for own in given)
     _once([rank for own in sockets for rank in own], f"{where}.sockets", "rank")
     _inside([rank for own in sockets for rank in own], ranks, f"{where}.sockets")
@@ -70,11 +73,17 @@ def _card(table: Mapping[str, object], of_host: tuple[int, ...], where: str) -> 
     socket, speed = table.get("socket"), table.get("gbit_per_s")
     if socket is not None and (type(socket) is not int or not 0 <= socket < _MOST_SOCKETS):
         raise ConfigError(
-            f"{socket!r} is no socket", where=f"{where}.socket", remedy="Write 0, 1 …"
+            message("refused.no_socket", value=socket),
+            where=f"{where}.socket",
+            remedy=message("advice.socket"),
         )
     is_number = isinstance(speed, (int, float)) and not isinstance(speed, bool)
     if speed is not None and not (is_number and 0 < float(str(speed)) <= _MOST_GBIT):
-        raise ConfigError(f"{speed!r} is no speed", where=f"{where}.gbit_per_s", remedy="Write 400")
+        raise ConfigError(
+            message("refused.no_speed", value=speed),
+            where=f"{where}.gbit_per_s",
+            remedy=message("advice.speed"),
+        )
     ranks = _ranks(table["ranks"], f"{where}.ranks") if "ranks" in table else ()
     _inside(ranks, of_host, f"{where}.ranks")
     return Card(
@@ -87,7 +96,11 @@ def _card(table: Mapping[str, object], of_host: tuple[int, ...], where: str) -> 
 
 def _tables(value: object, where: str, wanted: str) -> list[Mapping[str, object]]:
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise ConfigError("is no list of tables", where=where, remedy=f"Write each as {wanted}")
+        raise ConfigError(
+            message("refused.no_list_of_tables"),
+            where=where,
+            remedy=message("advice.write_each_as", name=wanted),
+        )
     return value
 
 
@@ -95,21 +108,27 @@ def _only_known(table: Mapping[str, object], known: Iterable[str], where: str) -
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise ConfigError(
-            f"unknown field {unknown[0]!r}", where=where, remedy=f"Use {', '.join(known)}"
+            message("refused.unknown_field", name=unknown[0]),
+            where=where,
+            remedy=message("advice.use", known=list(known)),
         )
 
 
 def _name(table: Mapping[str, object], where: str) -> str:
     name = table.get("name")
     if not isinstance(name, str) or not name:
-        raise ConfigError("has no name", where=where, remedy='Write name = "node1"')
+        raise ConfigError(
+            message("refused.no_name"), where=where, remedy=message("advice.name_of_host")
+        )
     return name
 
 
 def _ranks(value: object, where: str) -> tuple[int, ...]:
     is_list = isinstance(value, list) and bool(value)
     if not is_list or not all(type(rank) is int and rank >= 0 for rank in list(value)):  # type: ignore[call-overload]
-        raise ConfigError("is no list of ranks", where=where, remedy="Write ranks = [0, 1, 2, 3]")
+        raise ConfigError(
+            message("refused.no_list_of_ranks"), where=where, remedy=message("advice.ranks")
+        )
     return tuple(value)  # type: ignore[arg-type]
 
 
@@ -117,7 +136,9 @@ def _once(items: list[str] | list[int], where: str, what: str) -> None:
     twice = sorted({item for item in items if items.count(item) > 1}, key=str)  # type: ignore[arg-type]
     if twice:
         raise ConfigError(
-            f"{what} {twice[0]} is given twice", where=where, remedy=f"Name each {what} once"
+            message("refused.item_twice", what=what, item=twice[0]),
+            where=where,
+            remedy=message("advice.name_each_once", what=what),
         )
 
 
@@ -125,5 +146,7 @@ def _inside(ranks: Iterable[int], of_host: tuple[int, ...], where: str) -> None:
     outside = sorted(set(ranks) - set(of_host))
     if outside:
         raise ConfigError(
-            f"rank {outside[0]} does not run on this host", where=where, remedy="Compare with ranks"
+            message("refused.rank_on_other_host", rank=outside[0]),
+            where=where,
+            remedy=message("advice.compare_ranks"),
         )

@@ -20,6 +20,7 @@ from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import ScheduleKind
 
 from ...formulas.planning.argument_files import read_arguments
+from ...wording.message import message
 from .stated_memory import CAPACITY, MEMORY_FIELDS, memory_field
 
 _FILES = {"hugging_face": fields_of_hugging_face, "megatron": fields_of_megatron}
@@ -95,7 +96,11 @@ def read_job(content: Mapping[str, object], path: Path) -> StatedJob:
 def _table(content: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
     table = content.get(name, {})
     if not isinstance(table, dict):
-        raise ConfigError("is no table", where=f"{path}: {name}", remedy=f"Write [{name}] above it")
+        raise ConfigError(
+            message("refused.no_table"),
+            where=f"{path}: {name}",
+            remedy=message("advice.write_above", name=name),
+        )
     return table
 
 
@@ -107,7 +112,9 @@ def _model(
     stated = {name: value for name, value in table.items() if name not in _FILES}
     if len(given) > 1:
         raise ConfigError(
-            f"{' and '.join(given)} say the same thing", where=where, remedy="Give one"
+            message("refused.same_thing", names=given),
+            where=where,
+            remedy=message("advice.give_one"),
         )
     arguments: dict[str, object] = {}
     fields = model_fields(stated, where)
@@ -123,7 +130,11 @@ def _model(
 def _file(name: object, path: Path, where: str) -> Path:
     """Return the file of that name: in the folder of the topology file, where it is kept too."""
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{name!r} is no file", where=where, remedy='Write "config.json"')
+        raise ConfigError(
+            message("refused.value_no_file", value=name),
+            where=where,
+            remedy=message("advice.write_config_json"),
+        )
     kept = path.parent / kept_name(Path(name))
     return kept if kept.is_file() else path.parent / Path(name).expanduser()
 
@@ -149,8 +160,11 @@ def _of_megatron(arguments: Mapping[str, object]) -> dict[str, object]:
 def _checked(table: Mapping[str, object], where: str) -> dict[str, object]:
     unknown = sorted(set(table) - set(_TRAINING))
     if unknown:
-        remedy = f"Use {', '.join(_TRAINING)}"
-        raise ConfigError(f"unknown field {unknown[0]!r}", where=where, remedy=remedy)
+        raise ConfigError(
+            message("refused.unknown_field", name=unknown[0]),
+            where=where,
+            remedy=message("advice.use", known=list(_TRAINING)),
+        )
     return {name: _field(name, value, f"{where}.{name}") for name, value in table.items()}
 
 
@@ -161,17 +175,29 @@ def _field(name: str, value: object, where: str) -> object:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is not int or not 1 <= value <= _MOST:
-            raise ConfigError(f"{value!r:.60} is no count", where=where, remedy="Write 1 or more")
+            raise ConfigError(
+                message("refused.no_count", value=value),
+                where=where,
+                remedy=message("advice.write_at_least", least=1),
+            )
         return value
     if name == "peak_flops":
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 < float(str(value)) <= _MOST_FLOPS:
-            remedy = "Write flop/s of one device, dense, such as 989e12"
-            raise ConfigError(f"{value!r:.60} is no peak", where=where, remedy=remedy)
+            raise ConfigError(
+                message("refused.no_peak", value=value), where=where, remedy=message("advice.peak")
+            )
         return float(str(value))
     if name == "schedule" and value not in tuple(ScheduleKind):
-        remedy = f"Use {', '.join(ScheduleKind)}"
-        raise ConfigError(f"{value!r:.60} is no schedule", where=where, remedy=remedy)
+        raise ConfigError(
+            message("refused.value_no_schedule", value=value),
+            where=where,
+            remedy=message("advice.use", known=list(ScheduleKind)),
+        )
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{value!r:.60} is no text", where=where, remedy=f'Write {name} = "..."')
+        raise ConfigError(
+            message("refused.value_no_text", value=value),
+            where=where,
+            remedy=message("advice.write_text", name=name),
+        )
     return value

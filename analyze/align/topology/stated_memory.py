@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ...wording.message import message
+
 _SWITCHES = (
     *("sequence_parallel", "fused_cross_entropy", "fused_attention"),
     *("gradient_fusion", "hidden_dropout"),
@@ -30,19 +32,32 @@ def memory_field(name: str, value: object, where: str) -> object:
     """
     if name in _SWITCHES:
         if not isinstance(value, bool):
-            remedy = "Write true or false"
-            raise ConfigError(f"{value!r:.60} is no switch", where=where, remedy=remedy)
+            raise ConfigError(
+                message("refused.no_switch", value=value),
+                where=where,
+                remedy=message("advice.switch"),
+            )
     elif name in _CHOICES:
         if value not in _CHOICES[name]:
-            remedy = f"Use {', '.join(_CHOICES[name])}"
-            raise ConfigError(f"{value!r:.60} is unknown", where=where, remedy=remedy)
+            raise ConfigError(
+                message("refused.unknown_value", value=value),
+                where=where,
+                remedy=message("advice.use", known=list(_CHOICES[name])),
+            )
     elif name == _LAYERS:
         is_list = isinstance(value, list) and value and all(_is_count(one) for one in value)
         if not is_list:
-            remedy = "Write one number a stage: layers = [4, 4, 4, 2]"
-            raise ConfigError(f"{value!r:.60} is no list of layers", where=where, remedy=remedy)
+            raise ConfigError(
+                message("refused.no_list_of_layers", value=value),
+                where=where,
+                remedy=message("advice.list_of_layers"),
+            )
     elif not _is_count(value):
-        raise ConfigError(f"{value!r:.60} is no count", where=where, remedy="Write 0 or more")
+        raise ConfigError(
+            message("refused.no_count", value=value),
+            where=where,
+            remedy=message("advice.write_at_least", least=0),
+        )
     return value
 
 

@@ -120,6 +120,7 @@ def test_limits_are_no_finished_prose(project_dir):
 
 
 REFUSING = (
+    "analyze/align",
     "analyze/explain/whatif",
     "analyze/formulas",
     "analyze/gate",
