@@ -19,7 +19,9 @@ In a sentence of the catalogue the form stands after the colon::
     {names:all}      a, b, c         every one, however many
     {most:mib}       64 MiB          a limit, in whole MiB
     {free:gb}        12.4 GB         {size:gb2}      12.43 GB
-    {size:mb}        1,234 MB        {text!r:cut}    its first 60 characters
+    {size:mb}        1,234 MB        {size:mb1}      1,234.5 MB
+    {gain_ns:ms}     12.34 ms, also beside shorter and longer times
+    {text!r:cut}     its first 60 characters
 """
 
 from __future__ import annotations
@@ -162,8 +164,12 @@ def _gb(size_bytes: float, places: int = 1) -> str:
     return f"{size_bytes / 1e9:.{places}f} GB"
 
 
-def _mb(size_bytes: float) -> str:
-    return f"{size_bytes / 1e6:,.0f} MB"
+def _mb(size_bytes: float, places: int = 0) -> str:
+    return f"{size_bytes / 1e6:,.{places}f} MB"
+
+
+def _ms(time_ns: float) -> str:
+    return f"{time_ns / 1e6:.2f} ms"
 
 
 def _cut(text: str) -> str:
@@ -255,6 +261,8 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "gb": _gb,
     "gb2": partial(_gb, places=2),
     "mb": _mb,
+    "mb1": partial(_mb, places=1),
+    "ms": _ms,
     "cut": _cut,
     "percent0": partial(percent, places=0),
 }

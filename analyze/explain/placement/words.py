@@ -2,47 +2,64 @@
 
 from __future__ import annotations
 
-from ...wording.labels import axis_label, rank_words
-from ...wording.words import joined
+from ...wording.message import Message, message
 from .cards import CardCode, CardViolation, Unchecked
 from .violations import ViolationCode
 
 CLAIMS = {
-    ViolationCode.INNER_AXIS_CROSSES: "groups cross hosts although each fits on one",
-    ViolationCode.RING_TURNS: "rings return to a host that they had left",
-    ViolationCode.PIPELINE_INSIDE: "groups cross hosts while pipeline neighbours share one",
+    ViolationCode.INNER_AXIS_CROSSES: message("placement.inner_axis_crosses"),
+    ViolationCode.RING_TURNS: message("placement.ring_turns"),
+    ViolationCode.PIPELINE_INSIDE: message("placement.pipeline_inside"),
 }
 """After the name of the axis."""
 
 UNCHECKED = {
-    Unchecked.SOCKETS: "sockets of network cards: state sockets and nic of each [[host]]",
-    Unchecked.SPEEDS: "unequal rails: sample ports with the agent, or state the nic of each [[host]]",
+    Unchecked.SOCKETS: message("placement.no_sockets"),
+    Unchecked.SPEEDS: message("placement.no_speeds"),
 }
 """What was not checked, and what would allow it."""
 
 
-def card_text(found: CardViolation) -> str:
+def card_text(found: CardViolation) -> Message:
     """Return what is wrong with a card in one sentence."""
-    port = "Ports" if found.port is None else f"Port {found.port}"
     if found.code is CardCode.OTHER_SOCKET:
-        verb = "sends" if len(found.ranks) == 1 else "send"
-        ranks = rank_words(list(found.ranks))
-        return f"{ranks[:1].upper()}{ranks[1:]} of host {found.host} {verb} through {found.port} on the other socket"
-    speed, usual = ((value or 0.0) / 1e9 for value in (found.bytes_per_s, found.others_bytes_per_s))
-    axis = "" if found.axis is None else f" on {axis_label(found.axis.value)}"
-    verb = "give" if found.port is None else "gives"
-    return f"{port} of host {found.host} {verb} each rank {speed:.1f} GB/s, other members have {usual:.1f} GB/s{axis}"
+        if len(found.ranks) == 1:
+            return message(
+                "placement.other_socket_of_rank",
+                rank=found.ranks[0],
+                host=found.host,
+                port=found.port,
+            )
+        return message(
+            "placement.other_socket",
+            ranks=list(found.ranks),
+            host=found.host,
+            port=found.port,
+        )
+    claim = _slower(found)
+    if found.axis is None:
+        return claim
+    return message("placement.on_axis", claim=claim, axis=found.axis.value)
 
 
-def card_remedy(found: CardViolation) -> str:
+def _slower(found: CardViolation) -> Message:
+    own, others = (value or 0.0 for value in (found.bytes_per_s, found.others_bytes_per_s))
+    if found.port is None:
+        return message("placement.slower_ports", host=found.host, own=own, others=others)
+    return message(
+        "placement.slower_port", port=found.port, host=found.host, own=own, others=others
+    )
+
+
+def card_remedy(found: CardViolation) -> Message:
     """Return what to do about a card."""
     if found.code is CardCode.OTHER_SOCKET:
-        return "Bind these ranks to a card of their socket (NCCL_IB_HCA, numactl), or move the card"
-    return (
-        "Give all members of a group equal ports: check the negotiated speed, or exchange the host"
-    )
+        return message("placement.bind_ranks")
+    return message("placement.equal_ports")
 
 
 def unchecked_text(codes: list[Unchecked]) -> str:
     """Return what was not checked, in one line; nothing where all was."""
-    return f"Not checked: {joined([UNCHECKED[code] for code in codes])}." if codes else ""
+    if not codes:
+        return ""
+    return f"{message('placement.not_checked', items=[UNCHECKED[code] for code in codes])}."

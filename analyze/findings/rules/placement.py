@@ -11,7 +11,7 @@ from ...explain.placement.violations import Violation, placement
 from ...explain.placement.words import CLAIMS, card_remedy, card_text
 from ...explain.run_account import Account
 from ...tables.results import Finding, Where
-from ...wording.labels import axis_label
+from ...wording.message import Message, message
 from .grading import severity
 
 
@@ -32,7 +32,7 @@ def topology_violations(account: Account) -> Iterator[Finding]:
             cost_frac=cost,
             removal_gain_frac=None,
             confidence=0.6,
-            evidence=("the cost is an upper bound: exposed transfers of the axis",) if cost else (),
+            evidence=(message("placement.cost_is_bound"),) if cost else (),
             remedy=card_remedy(card),
             cause=card.code.value,
         )
@@ -53,30 +53,26 @@ def topology_violations(account: Account) -> Iterator[Finding]:
         )
 
 
-def violation_text(found: Violation) -> str:
+def violation_text(found: Violation) -> Message:
     """Return what is wrong in one sentence."""
-    label = axis_label(found.axis.value)
-    return f"{label[:1].upper()}{label[1:]} {CLAIMS[found.code]}"
+    return message("placement.claim", axis=found.axis.value, what=CLAIMS[found.code])
 
 
-def _evidence(found: Violation) -> Iterator[str]:
-    yield f"the busiest host sends {found.left_bytes / 1e6:,.1f} MB per step to others on this axis"
-    yield f"exposed transfers of the axis: {found.exposed_ns / 1e6:.2f} ms per step"
+def _evidence(found: Violation) -> Iterator[Message]:
+    yield message("placement.busiest_host", left_bytes=found.left_bytes)
+    yield message("placement.exposed", exposed_ns=found.exposed_ns)
     if found.gain_ns is None:
-        yield "no other order of the ranks is predicted to be faster by 1 % from the rates of this run"
+        yield message("placement.no_faster_order")
     else:
-        yield (
-            f"order {found.order} returns {found.gain_ns / 1e6:.2f} ms per step by replay, at the best "
-            "latency and rate of this run inside a host and across"
-        )
+        yield message("placement.gain", order=found.order, gain_ns=found.gain_ns)
+        yield message("placement.gain_basis")
         if found.own_gain_ns is not None:
-            yield f"with this axis alone faster: {found.own_gain_ns / 1e6:.2f} ms per step"
+            yield message("placement.own_gain", gain_ns=found.own_gain_ns)
 
 
-def _remedy(found: Violation) -> str:
+def _remedy(found: Violation) -> Message:
     if found.order is None:
-        return "Run meshscope topology to see the mesh on the hosts"
-    return (
-        f"Order the ranks {found.order}, slowest first (Megatron: order={megatron_order(found.order)}); "
-        "meshscope topology prints a rank file"
+        return message("placement.see_mesh")
+    return message(
+        "placement.reorder", order=found.order, megatron_order=megatron_order(found.order)
     )

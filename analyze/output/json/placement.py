@@ -113,7 +113,7 @@ def _card(found: CardViolation, step_ns: float | None) -> dict[str, Any]:
         "others_bytes_per_s": found.others_bytes_per_s,
         "cost_ns_per_step": found.cost_ns,
         "cost_frac": (found.cost_ns or 0.0) / (step_ns or 1.0) if has_cost else None,
-        "claim": card_text(found),
+        "claim": str(card_text(found)),
     }
 
 

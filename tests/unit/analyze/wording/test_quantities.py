@@ -53,6 +53,7 @@ def _filled(sentence, **values):
         ("{x:class}", {"x": "exposed_memcpy"}, "exposed memory copies"),
         ("{x:mib}", {"x": 64 << 20}, "64 MiB"),
         ("{x:mb}", {"x": 1_234_567_890}, "1,235 MB"),
+        ("{x:ms}", {"x": 1_234_567_890}, "1234.57 ms"),
         ("{x:gb}", {"x": 1_250_000_000}, "1.2 GB"),
         ("{x!r:cut}", {"x": "a" * 99}, "'" + "a" * 59),
         ("{x}", {"x": "rank{0}"}, "rank{0}"),

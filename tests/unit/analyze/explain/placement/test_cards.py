@@ -75,7 +75,7 @@ def test_rank_on_the_other_socket_is_named(tmp_path):
         "n0",
         (2,),
     )
-    assert card_text(found) == "Rank 2 of host a sends through n0 on the other socket"
+    assert str(card_text(found)) == "Rank 2 of host a sends through n0 on the other socket"
 
 
 def test_slow_card_is_named_with_its_price(tmp_path):
