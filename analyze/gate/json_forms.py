@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..tables.arrays import FloatArray
-from ..wording.limits import limits_to_json
+from ..wording.limits import limit_text, limits_to_json
+from ..wording.message import message_to_json
 from .change_points import change_points
 from .facts import Baseline
 from .judge import default_margin
@@ -32,10 +33,11 @@ EXIT_CODES = {
 
 def to_json(result: GateResult) -> dict[str, Any]:
     """Return the result for programs; keys are only ever added."""
+    why_of_all, notes = headline(result), list(note_lines(result))
     return {
         "version": 2,
         "verdict": result.verdict.value,
-        "why": headline(result),
+        "why": str(why_of_all),
         "baseline_runs": result.baseline_runs,
         "candidate_runs": list(result.candidate_runs),
         "checks": [_check(check) for check in result.checks],
@@ -47,7 +49,11 @@ def to_json(result: GateResult) -> dict[str, Any]:
         "drifting_runs": list(result.drifting),
         "disturbed_runs": [{"run": name, "ratio": ratio} for name, ratio in result.disturbed],
         "broken_runs": [{"run": name, "ended": how} for name, how in result.broken],
-        "notes": list(note_lines(result)),
+        "notes": list(map(limit_text, notes)),
+        "messages": {
+            "why": message_to_json(why_of_all),
+            "notes": list(map(message_to_json, notes)),
+        },
         **limits_to_json(result.limits),
     }
 
@@ -57,7 +63,9 @@ def pairs_to_json(
 ) -> dict[str, Any]:
     """Return the result of pairs, with what each look found; ``notes`` says why they ended."""
     found = to_json(result)
-    found["notes"].append(pairs_line(pairs, planned, is_decided=bool(looked)))
+    end = pairs_line(pairs, planned, is_decided=bool(looked))
+    found["notes"].append(limit_text(end))
+    found["messages"]["notes"].append(message_to_json(end))
     found["pairs"] = {
         "run": pairs,
         "planned": planned,
@@ -76,13 +84,15 @@ def pairs_to_json(
 
 
 def _check(check: Check) -> dict[str, Any]:
+    reason = why(check)
     return {
         "metric": check.metric,
         "verdict": check.verdict.value,
         "ratio": check.ratio,
         "low": check.low,
         "high": check.high,
-        "why": why(check),
+        "why": str(reason),
+        "messages": {"why": message_to_json(reason)},
         "reason": check.reason.value,
         "margin_frac": check.margin_frac,
         "before": check.before,

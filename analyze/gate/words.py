@@ -7,159 +7,170 @@ from itertools import islice
 
 from meshscope.probe.schema.listing import listed
 
-from ..wording.labels import axis_label, class_label
-from ..wording.quantities import percent, percent_change
-from ..wording.words import counted
+from ..wording.message import Message, message
 from .counts_check import PREFIX
 from .judge import STEP
 from .moved import REST
 from .results import Check, GateResult, Moved, Reason, Verdict
 
-_NS_PER_MS = 1e6
 _LEAST_OF_STAGE = 0.005
 """Of its compute: a stage that moved less is not named."""
 _WIDE_MARGIN = 0.05
-_NAMES = {"step_p50": "median step time", "step_p99": "slowest 1 % of steps (p99)"}
+_NAMES = {
+    "step_p50": message("gate_metric.step_p50"),
+    "step_p99": message("gate_metric.step_p99"),
+    "count.kernels": message("gate_metric.kernels"),
+}
 VERDICTS = {
-    Verdict.PASS: "PASS: no loss beyond the margin",
-    Verdict.FAIL: "FAIL: the candidate is worse than the baseline",
-    Verdict.IMPROVED: "IMPROVED: refresh the baseline, so that the gate stays sharp",
-    Verdict.INCONCLUSIVE: "INCONCLUSIVE: these runs cannot decide",
-    Verdict.INCOMPARABLE: "INCOMPARABLE: the runs were set up differently",
+    Verdict.PASS: message("gate.pass"),
+    Verdict.FAIL: message("gate.fail"),
+    Verdict.IMPROVED: message("gate.improved"),
+    Verdict.INCONCLUSIVE: message("gate.inconclusive"),
+    Verdict.INCOMPARABLE: message("gate.incomparable"),
 }
 
 
-def metric_label(metric: str) -> str:
+def metric_label(metric: str) -> Message:
     """Return a metric as people write it.
 
-    >>> metric_label("class.exposed_tp_wait"), metric_label("count.collectives.tp.all_reduce")
+    >>> str(metric_label("class.exposed_tp_wait")), str(metric_label("count.collectives.tp.all_reduce"))
     ('TP communication: waiting', 'TP all_reduce per step')
     """
     if metric in _NAMES:
         return _NAMES[metric]
     family, _, rest = metric.partition(".")
     if family == "class":
-        return class_label(rest)
-    if metric == "count.kernels":
-        return "kernel launches per step"
+        return message("gate_metric.of_class", name=rest)
     parts = rest.split(".")
     if parts[0] == "passes":
-        return f"{parts[1].replace('_', ' ')} passes per step"
+        return message("gate_metric.passes", kind=parts[1])
+    if len(parts) == 3 and parts[0] == "bytes":
+        return message("gate_metric.bytes", axis=parts[1], kind=parts[2])
     if len(parts) == 3:
-        unit = " bytes" if parts[0] == "bytes" else ""
-        return f"{axis_label(parts[1])} {parts[2]}{unit} per step"
-    return metric
+        return message("gate_metric.calls", axis=parts[1], kind=parts[2])
+    return message("gate_metric.other", name=metric)
 
 
-def why(check: Check) -> str:
+def why(check: Check) -> Message:
     """Return the reason of a verdict with its numbers, one or two short sentences."""
     return _count(check) if check.metric.startswith(PREFIX) else _time(check)
 
 
-def _time(check: Check) -> str:
-    change = _change(check)
-    margin = "" if check.margin_frac is None else percent(check.margin_frac, 2)
-    return {
-        Reason.SLOWER: f"{change}; above the margin of {margin}{_of_step(check)}",
-        Reason.FASTER: f"{change}; beyond the margin of {margin}{_of_step(check)}",
-        Reason.WITHIN: f"{change}; within the margin of {margin}",
-        Reason.NO_LOSS_SEEN: f"{change}; no loss seen (margin {margin})",
-        Reason.MORE_RUNS: f"{change}; margin {margin}. Needs about {_runs(check)} more",
-        Reason.AT_MARGIN: f"{change}; too near the margin of {margin} for more runs to decide",
-        Reason.ONE_RUN: f"{change}. One run does not decide its slowest steps. Needs 1 run more",
-        Reason.ONE_BASELINE_RUN: (
-            f"{change}. Run-to-run noise unknown: the baseline has 1 run. "
-            f"Add {check.more_runs or 2} runs to the baseline"
-        ),
-        Reason.COST_SHIFT: (
-            f"{change}: cost shift. {metric_label(str(check.detail.get('fell')))} fell by "
-            f"{percent(-_number(check.detail.get('fell_frac')), 2)} of the step; the step is no longer"
-        ),
-    }.get(check.reason, change)
+def _time(check: Check) -> Message:
+    change, runs = _change(check), check.more_runs
+    match check.reason:
+        case Reason.ONE_RUN:
+            return message("gate.one_run", change=change)
+        case Reason.ONE_BASELINE_RUN:
+            return message("gate.one_baseline_run", change=change, runs=runs or 2)
+        case Reason.COST_SHIFT:
+            return _cost_shift(change, check)
+    if check.margin_frac is None:
+        # Where a time is new, the margin is no share of it.
+        return _beside_step(change, check)
+    return _by_margin(change, check.margin_frac, check)
+
+
+def _by_margin(change: Message, margin: float, check: Check) -> Message:
+    match check.reason:
+        case Reason.SLOWER:
+            return _beside_step(message("gate.slower", change=change, margin=margin), check)
+        case Reason.FASTER:
+            return _beside_step(message("gate.faster", change=change, margin=margin), check)
+        case Reason.WITHIN:
+            return message("gate.within", change=change, margin=margin)
+        case Reason.NO_LOSS_SEEN:
+            return message("gate.no_loss_seen", change=change, margin=margin)
+        case Reason.AT_MARGIN:
+            return message("gate.at_margin", change=change, margin=margin)
+        case Reason.MORE_RUNS:
+            runs = check.more_runs or 1
+            return message("gate.more_runs", change=change, margin=margin, runs=runs)
+    return change
+
+
+def _cost_shift(change: Message, check: Check) -> Message:
+    fell = metric_label(str(check.detail.get("fell")))
+    return message(
+        "gate.cost_shift",
+        change=change,
+        fell=fell,
+        share=-_number(check.detail.get("fell_frac")),
+    )
 
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _of_step(check: Check) -> str:
+def _beside_step(said: Message, check: Check) -> Message:
     if check.step_frac is None:
-        return ""
-    return f" ({percent_change(check.step_frac, 2)} of the step)"
+        return said
+    return message("gate.of_step", said=said, share=check.step_frac)
 
 
-def _runs(check: Check) -> str:
-    return counted(check.more_runs or 1, "run")
+def _change(check: Check) -> Message:
+    """Return ``500.000 → 512.000 ms, +2.40 % [+1.90 %, +2.90 %]``."""
+    before, after = check.before, check.after
+    change = None if check.ratio is None else _ratio(check, check.ratio)
+    if before is None or after is None:
+        return message("gate.no_such_time") if change is None else change
+    if change is None:
+        return message("gate.new_time", before_ns=before, after_ns=after)
+    return message("gate.change", before_ns=before, after_ns=after, change=change)
 
 
-def _change(check: Check) -> str:
-    """Return ``500.0 → 512.0 ms, +2.4 % [+1.9 %, +2.9 %]``."""
-    times = ""
-    if check.before is not None and check.after is not None:
-        times = f"{check.before / _NS_PER_MS:.3f} → {check.after / _NS_PER_MS:.3f} ms"
-    if check.ratio is None:
-        return f"{times}, new" if times else "no such time in the baseline"
-    return f"{times}, {_percent(check.ratio)}{_interval(check)}"
-
-
-def _interval(check: Check) -> str:
+def _ratio(check: Check, ratio: float) -> Message:
     if check.low is None or check.high is None:
-        return ""
-    return f" [{_percent(check.low)}, {_percent(check.high)}]"
+        return message("gate.ratio", change=ratio - 1)
+    return message("gate.ratio_between", change=ratio - 1, low=check.low - 1, high=check.high - 1)
 
 
-def _percent(ratio: float) -> str:
-    text = percent_change(ratio - 1, 2)
-    return "0.00%" if text in ("+0.00%", "-0.00%") else text
-
-
-def _count(check: Check) -> str:
-    before, after = (f"{value:,.0f}" for value in (check.before or 0, check.after or 0))
+def _count(check: Check) -> Message:
+    before, after = round(check.before or 0), round(check.after or 0)
     if check.reason is Reason.EQUAL:
-        return f"{after}, as in the baseline"
+        return message("gate.equal", after=after)
     if check.reason is Reason.VARIES:
-        return f"{before} → {after}; it varies between runs, so it decides nothing"
+        return message("gate.varies", before=before, after=after)
     change = (check.after or 0) - (check.before or 0)
-    more = "more" if change > 0 else "fewer"
-    return f"{before} → {after}: {abs(change):,.0f} {more} per step over all ranks"
+    if change > 0:
+        return message("gate.more", before=before, after=after, change=round(change))
+    return message("gate.fewer", before=before, after=after, change=round(-change))
 
 
-def setup_lines(result: GateResult) -> Iterator[str]:
+def setup_lines(result: GateResult) -> Iterator[Message]:
     """Yield what differs of the setup."""
     for name, (before, after) in result.setup.items():
-        yield f"{name.replace('_', ' ')}: {before} in the baseline, {after} in the candidate"
+        yield message("gate.setup", name=name, before=before, after=after)
 
 
-def note_lines(result: GateResult) -> Iterator[str]:
+def note_lines(result: GateResult) -> Iterator[Message]:
     """Yield what a reader has to know beside the checks: where the time went, and which runs are odd."""
     if result.verdict is Verdict.INCOMPARABLE:
         return
     for rose, fell in result.shifts:
-        yield f"Cost shift: {class_label(rose)} rose as {class_label(fell)} fell. The step is no longer."
+        yield message("gate.shift", rose=rose, fell=fell)
     for name, (before, after) in result.explained.items():
-        yield f"{name.replace('_', ' ').capitalize()}: {before} in the baseline, {after} in the candidate."
+        yield message("gate.explained", name=name, before=before, after=after)
     margin = next((check.margin_frac for check in result.checks if check.metric == STEP), None)
     if margin is not None and margin > _WIDE_MARGIN:
-        yield f"Losses up to {percent(margin)} pass: the margin is wide. Quieter runs or --margin make it narrower."
-    moved = _moved_stage(result)
-    if moved:
-        yield moved
-    if result.drifting:
-        runs = listed(result.drifting)
-        yield f"Not settled: {runs}. Compared over the same steps of every run."
-    for name, ratio in result.disturbed:
-        yield f"Run {name} is {percent(abs(ratio - 1))} {'slower' if ratio > 1 else 'faster'} than the others of its side."
-
-
-def _moved_stage(result: GateResult) -> str:
-    """Return which stage computes longer, where the step is slower and one stage moved more than the others."""
+        yield message("gate.wide_margin", margin=margin)
     row = moved_stage(result)
-    if row is None:
-        return ""
-    return (
-        f"Stage {row.name} computes {row.change_ns / _NS_PER_MS:.3f} ms longer per step "
-        f"({row.before_ns / _NS_PER_MS:.3f} → {row.after_ns / _NS_PER_MS:.3f} ms); the other stages do not."
-    )
+    if row is not None:
+        yield message(
+            "gate.moved_stage",
+            stage=row.name,
+            change_ns=row.change_ns,
+            before_ns=row.before_ns,
+            after_ns=row.after_ns,
+        )
+    if result.drifting:
+        yield message("gate.not_settled", runs=listed(result.drifting))
+    for name, ratio in result.disturbed:
+        if ratio > 1:
+            yield message("gate.slower_run", run=name, share=ratio - 1)
+        else:
+            yield message("gate.faster_run", run=name, share=1 - ratio)
 
 
 def moved_stage(result: GateResult) -> Moved | None:
@@ -172,45 +183,53 @@ def moved_stage(result: GateResult) -> Moved | None:
     return first if is_alone and first.change_ns > 0 else None
 
 
-def pairs_line(pairs: int, planned: int, *, is_decided: bool) -> str:
+def pairs_line(pairs: int, planned: int, *, is_decided: bool) -> Message:
     """Return after how many pairs the runs ended, and why."""
     if pairs == planned:
-        return f"All {counted(planned, 'pair')} of runs were made."
-    why_over = "the step time is decided" if is_decided else "setup or counts decide"
-    return f"Stopped after {pairs} of {counted(planned, 'pair')} of runs: {why_over}."
+        return message("gate.all_pairs", pairs=planned)
+    if is_decided:
+        return message("gate.decided", pairs=pairs, planned=planned)
+    return message("gate.decided_by_setup", pairs=pairs, planned=planned)
 
 
-def headline(result: GateResult) -> str:
+def headline(result: GateResult) -> Message:
     """Return the verdict and its first reason."""
     decisive = [check for check in result.checks if check.verdict is result.verdict]
-    words = VERDICTS[result.verdict]
+    verdict = VERDICTS[result.verdict]
     if result.setup and result.verdict is Verdict.INCOMPARABLE:
-        return f"{words}: {'; '.join(islice(setup_lines(result), 3))}"
+        reasons = list(islice(setup_lines(result), 3))
+        return message("gate.because", verdict=verdict, reasons=reasons)
     if result.broken and result.verdict is Verdict.INCONCLUSIVE:
-        return f"INCONCLUSIVE: {'; '.join(f'{name}: {how}' for name, how in result.broken)}"
+        ends = [message("gate.run_ended", run=name, end=end) for name, end in result.broken]
+        return message("gate.inconclusive_runs", runs=ends)
     if not result.checks:
-        return f"{words}: neither step times nor counts are known on both sides"
+        return message("gate.nothing_known", verdict=verdict)
     if not decisive:
-        return words
+        return verdict
     first = max(decisive, key=_weight)
     if first.reason is Reason.EQUAL:
-        return f"PASS by counts: {counted(len(decisive), 'count')} per step as in the baseline. Times not judged"
-    return f"{words}. {metric_label(first.metric)}: {why(first)}{_mostly(result, first)}"
+        return message("gate.pass_by_counts", counts=len(decisive))
+    label, mostly = metric_label(first.metric), _mostly(result, first)
+    if mostly is None:
+        return message("gate.first", verdict=verdict, metric=label, why=why(first))
+    return message(
+        "gate.first_mostly", verdict=verdict, metric=label, why=why(first), mostly=mostly
+    )
 
 
-def _mostly(result: GateResult, first: Check) -> str:
+def _mostly(result: GateResult, first: Check) -> Message | None:
     """Return what holds most of a changed step: a stage, else a class; waiting follows from others."""
     if first.metric != STEP or first.reason not in (Reason.SLOWER, Reason.FASTER):
-        return ""
+        return None
     stage = moved_stage(result)
     if stage is not None:
-        return f". Stage {stage.name} computes {stage.change_ns / _NS_PER_MS:+.3f} ms"
+        return message("gate.mostly_stage", stage=stage.name, change_ns=stage.change_ns)
     sign = 1 if first.reason is Reason.SLOWER else -1
     causes = [row for row in result.classes if not row.name.endswith("_wait") and row.name != REST]
     row = max(causes, key=lambda one: sign * one.change_ns, default=None)
     if row is None or sign * row.change_ns <= 0:
-        return ""
-    return f". Mostly {class_label(row.name)}: {row.change_ns / _NS_PER_MS:+.3f} ms"
+        return None
+    return message("gate.mostly", name=row.name, change_ns=row.change_ns)
 
 
 def _weight(check: Check) -> tuple[bool, bool, float]:

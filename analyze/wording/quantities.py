@@ -21,6 +21,8 @@ In a sentence of the catalogue the form stands after the colon::
     {free:gb}        12.4 GB         {size:gb2}      12.43 GB
     {size:mb}        1,234 MB        {size:mb1}      1,234.5 MB
     {gain_ns:ms}     12.34 ms, also beside shorter and longer times
+    {after_ns:ms3}   512.000, for two times before one unit
+    {change:change2} +2.40 %, without a sign where it is 0.00 %
     {text!r:cut}     its first 60 characters
 """
 
@@ -172,6 +174,15 @@ def _ms(time_ns: float) -> str:
     return f"{time_ns / 1e6:.2f} ms"
 
 
+def _ms3(time_ns: float) -> str:
+    return f"{time_ns / 1e6:.3f}"
+
+
+def _change2(share: float) -> str:
+    text = percent_change(share, 2)
+    return "0.00 %" if text in ("+0.00 %", "-0.00 %") else text
+
+
 def _cut(text: str) -> str:
     return text[:60]
 
@@ -263,6 +274,8 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "mb": _mb,
     "mb1": partial(_mb, places=1),
     "ms": _ms,
+    "ms3": _ms3,
+    "change2": _change2,
     "cut": _cut,
     "percent0": partial(percent, places=0),
 }

@@ -50,7 +50,7 @@ def test_an_added_all_reduce_fails_with_one_run_on_each_side():
     check = next(one for one in result.checks if one.metric == "count.collectives.tp.all_reduce")
     # 4 ranks, 4 microbatches, forward and backward, 2 or 3 segments.
     assert (check.before, check.after) == (4 * 4 * 2 * 2, 4 * 4 * 2 * 3)
-    assert "TP all_reduce per step: 64 → 96: 32 more" in headline(result)
+    assert "TP all_reduce per step: 64 → 96: 32 more" in str(headline(result))
 
 
 def test_the_same_program_passes(base):
@@ -64,7 +64,7 @@ def test_fewer_microbatches_fail_by_their_passes(base):
     """Less work in a step would look like a gain."""
     result = compare(base, [loaded(microbatches=2)])
     assert result.verdict is Verdict.FAIL
-    assert "passes per step" in headline(result)
+    assert "passes per step" in str(headline(result))
 
 
 def test_a_slow_stage_is_named(base):
@@ -76,7 +76,7 @@ def test_a_slow_stage_is_named(base):
 
     result = compare(base, [loaded(work=work)], margin=0.01)
     assert result.verdict is Verdict.FAIL
-    assert any(line.startswith("Stage 1 computes") for line in note_lines(result))
+    assert any(str(line).startswith("Stage 1 computes") for line in note_lines(result))
     failed = {one.metric for one in result.checks if one.verdict is Verdict.FAIL}
     assert "step_p50" in failed
     assert not {one for one in failed if one.startswith("count.")}
@@ -93,7 +93,7 @@ def test_what_one_class_wins_and_another_loses_is_a_cost_shift(base):
     assert result.shifts == (("backward", "forward"),)
     check = next(one for one in result.checks if one.metric == "class.backward")
     assert (check.verdict, check.reason) == (Verdict.PASS, Reason.COST_SHIFT)
-    assert any(line.startswith("Cost shift: backward rose") for line in note_lines(result))
+    assert any(str(line).startswith("Cost shift: backward rose") for line in note_lines(result))
 
 
 def test_a_class_that_rises_with_the_step_is_no_cost_shift(base):
@@ -101,7 +101,7 @@ def test_a_class_that_rises_with_the_step_is_no_cost_shift(base):
     slower = [loaded(noise=noise, work=uniform(9 * MS, 26 * MS)) for noise in (1, 2)]
     result = compare(base, slower, margin=0.01)
     assert (result.verdict, result.shifts) == (Verdict.FAIL, ())
-    assert "Mostly backward: +" in headline(result)
+    assert "Mostly backward: +" in str(headline(result))
 
 
 def test_bytes_are_counted_where_operations_stay():
@@ -163,7 +163,7 @@ def test_a_run_that_broke_off_does_not_pass(base):
     broken = replace(loaded(noise=6_000), ended="Rank 1 died")
     result = compare(base, [broken])
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert headline(result) == "INCONCLUSIVE: run6000: Rank 1 died"
+    assert str(headline(result)) == "INCONCLUSIVE: run6000: Rank 1 died"
     with pytest.raises(ConfigError, match="Rank 1 died"):
         require_one_job([loaded(), broken])
 
