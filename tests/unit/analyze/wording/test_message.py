@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from datetime import date
 
 import numpy as np
 import pytest
@@ -63,3 +64,9 @@ def test_an_error_keeps_its_codes_and_values():
             "remedy": {"code": "advice.at_most_of_stages", "values": {"most": 64, "stages": 8}},
         },
     }
+
+
+def test_a_value_that_json_has_not_is_a_text():
+    """A date in a topology file would end the JSON of its error in a traceback."""
+    said = message_to_json(message("refused.no_axis", value=date(2026, 1, 2)))
+    assert said["values"] == {"value": "2026-01-02"}
