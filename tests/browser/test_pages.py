@@ -120,7 +120,8 @@ def test_the_waterfall_sums_to_the_step(page):
     expect(labels.last).to_have_text("step time")
     assert "PP communication: waiting" in labels.all_text_contents()
     (bars,) = figure_data(page, "waterfall-graph")
-    assert sum(bars["x"][:-1]) == pytest.approx(100, abs=1e-6)
+    # Classes of 0.00 %, each below a two hundredth of a per cent, have no bar.
+    assert sum(bars["x"][:-1]) == pytest.approx(100, abs=0.05)
     assert bars["x"][-1] == pytest.approx(100, abs=1e-6)
     expect(page.locator("figcaption").first).to_contain_text("The bars sum to 100.0 %")
     expect(page.locator(".ms-key", has_text="Slowest rank")).to_contain_text(f"rank {SLOW_RANK}")
