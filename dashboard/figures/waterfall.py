@@ -38,7 +38,7 @@ def waterfall(bars: Sequence[Bar]) -> go.Figure:
     Args:
         bars: Shares of the step time that sum to 1.
     """
-    rows = _rows(shown_bars(bars))
+    rows = _rows(bars)
     figure = go.Figure(
         go.Bar(
             orientation="h",
@@ -85,16 +85,17 @@ class _Row(NamedTuple):
 
 
 def _rows(bars: Sequence[Bar]) -> list[_Row]:
-    """Return one line a bar, and the total below them."""
+    """Return one line a bar that is not 0.00 %, and the total of all below them."""
     rows, end = [], 0.0
-    for bar in bars:
+    for bar in shown_bars(bars):
         label, value = plain(class_label(bar.name)), units.percent(bar.frac)
         rows.append(
             _Row(label, end, bar.frac, value, units.duration(bar.dur_ns), class_colour(bar.name))
         )
         end += bar.frac
-    value, time = f"<b>{units.percent(end)}</b>", units.duration(sum(bar.dur_ns for bar in bars))
-    return [*rows, _Row("<b>step time</b>", 0.0, end, value, time, _TOTAL)]
+    total = sum(bar.frac for bar in bars)
+    value, time = f"<b>{units.percent(total)}</b>", units.duration(sum(bar.dur_ns for bar in bars))
+    return [*rows, _Row("<b>step time</b>", 0.0, total, value, time, _TOTAL)]
 
 
 def _annotate(figure: go.Figure, at: int, row: _Row, *, is_last: bool) -> None:

@@ -58,6 +58,8 @@ def test_waterfall_has_no_row_of_zeros():
     """A class of 25 ns would have a bar of 0.00 % that nobody can see, and no row in the terminal."""
     bars = [*BARS, Bar(name="gc", frac=1e-8, dur_ns=25.0)]
     assert len(waterfall(bars).data[0].x) == len(waterfall(BARS).data[0].x)
+    small = [*BARS[:-1], Bar(name="gc", frac=4e-5, dur_ns=1000.0)]
+    assert waterfall(small).data[0].x[-1] == pytest.approx(100.004, abs=1e-9)
 
 
 def test_waterfall_keeps_a_negative_bar():
