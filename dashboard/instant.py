@@ -17,6 +17,11 @@ from .state import ViewState
 from .views import timeline
 
 _MOST_RANKS = 8
+_TOLD = (
+    *("step", "rank", "place", "category", "text", "start_ns", "end_ns", "dur_ns", "microbatch"),
+    *("operation", "operation_unknown_because"),
+)
+_NOT_ANALYSED = "this step is not among those that can be analysed"
 
 
 def instant(
@@ -32,26 +37,21 @@ def instant(
         transfer: Whether the operation is looked up in all ranks, which takes longer the first time.
 
     Returns:
-        step, rank, place, and of the slice category, text, start_ns, end_ns, dur_ns and microbatch, which are
-        None where nothing is drawn; ``operation``: kind, axis, group_id, size_bytes, ranks, waited_ns,
-        wire_ns, waited_for, or None.
+        step; rank and place, None outside the rows; of the slice category, text, start_ns, end_ns, dur_ns and
+        microbatch, None where nothing is drawn; operation (kind, axis, group_id, size_bytes, ranks,
+        waited_ns, wire_ns, waited_for), None where there is none; operation_unknown_because, else None.
     """
     step, _ = timeline(run, state)
+    told: dict[str, Any] = dict.fromkeys(_TOLD)
+    told["step"] = None if step.step == WHOLE_CAPTURE else step.step
     if not 0 <= row < len(step.ranks):
-        return {"step": step.step, "rank": None, "place": None, "text": None, "operation": None}
-    told: dict[str, Any] = {
-        "step": None if step.step == WHOLE_CAPTURE else step.step,
-        "rank": step.ranks[row],
-        "place": step.labels[row],
-        "operation": None,
-    }
+        return told
+    told |= {"rank": step.ranks[row], "place": step.labels[row]}
     # What an address asks for may be larger than any time.
     at_ns = min(max(at_ns, -1), step.length_ns)
     found = slice_at(step, row, at_ns)
     if found is None:
-        return told | dict.fromkeys(
-            ("category", "text", "start_ns", "end_ns", "dur_ns", "microbatch")
-        )
+        return told
     category, start, end = Category(found["category"]), int(found["start_ns"]), int(found["end_ns"])
     told |= {
         "category": LABELS[category],
@@ -61,10 +61,12 @@ def instant(
         "dur_ns": end - start,
         "microbatch": int(found["microbatch"]) if found["microbatch"] >= 0 else None,
     }
-    transfers = run.transfers(step.step) if transfer and category in COMMUNICATION else None
-    if transfers is not None:
-        own = transfer_at(transfers, told["rank"], step.origin_ns + at_ns)
-        told["operation"] = None if own is None else asdict(own)
+    if transfer and category in COMMUNICATION:
+        transfers = run.transfers(step.step)
+        if transfers is None:
+            told["operation_unknown_because"] = _NOT_ANALYSED
+        elif own := transfer_at(transfers, told["rank"], step.origin_ns + at_ns):
+            told["operation"] = asdict(own)
     return told
 
 
@@ -79,6 +81,8 @@ def sentences(told: dict[str, Any]) -> list[str]:
         f"Takes {units.duration(told['dur_ns'])}, from {units.duration(told['start_ns'])} "
         f"to {units.duration(told['end_ns'])} of the step.",
     ]
+    if told["operation_unknown_because"]:
+        what.append(f"Whom it waited for is not known: {told['operation_unknown_because']}.")
     return what if told["operation"] is None else [*what, *_of_transfer(told["operation"])]
 
 

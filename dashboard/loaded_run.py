@@ -93,6 +93,7 @@ class LoadedRun:
     _transfers: dict[int, StepTransfers | None] = field(
         default_factory=dict, repr=False, compare=False
     )
+    """Of one step."""
     _paths: dict[int, StepPath] = field(default_factory=dict, repr=False, compare=False)
     _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -119,10 +120,14 @@ class LoadedRun:
         return found[1]
 
     def transfers(self, step: int) -> StepTransfers | None:
-        """Return the operations of a step, matched across ranks; the last few are kept. None if not analysed."""
+        """Return the operations of a step, matched across ranks; of the last one asked for they are kept.
+
+        None where the step cannot be analysed.
+        """
         with self._finding:
             if step not in self._transfers:
-                _keep_few(self._transfers, step, step_transfers(self.trace, step))
+                self._transfers.clear()
+                self._transfers[step] = step_transfers(self.trace, step)
             return self._transfers[step]
 
     def _slowness(self, step: int) -> dict[int, float]:

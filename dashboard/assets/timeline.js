@@ -171,6 +171,8 @@
     box.style.top = `${Math.max(event.clientY - box.offsetHeight - 12, 8)}px`;
   }
 
+  // What stands still on the page no longer fits what is below it.
+  document.addEventListener("scroll", forget, true);
   document.addEventListener("mousemove", (event) => {
     forget();
     if (event.buttons || !event.target.closest?.("#timeline-graph")) return;

@@ -12,7 +12,7 @@ from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.intervals import intersect, pair, subtract, total_length, union
 from ...tables.trace import Trace, ranks_to_look_at
-from .host_table import STEP_MARK, self_times
+from .host_table import STEP_MARK, own_times
 
 OPERATOR, CALL, ANNOTATION, NOTHING = "operator", "call", "annotation", "nothing"
 _TIMES = ["name_id", "thread", "start_ns", "dur_ns"]
@@ -81,12 +81,7 @@ def _recorded(steps: IntArray, *events: pd.DataFrame) -> IntArray:
 
 def _own_times(op: pd.DataFrame, steps: IntArray) -> pd.Series:
     """Return the own time by name of the operators that began in a step."""
-    own = np.zeros(len(op), dtype=np.int64)
-    threads = op["thread"].to_numpy(np.int64)
-    start, dur = op["start_ns"].to_numpy(np.int64), op["dur_ns"].to_numpy(np.int64)
-    for thread in np.unique(threads).tolist():
-        places = np.flatnonzero(threads == thread)
-        own[places] = self_times(start[places], dur[places])
+    own, start = own_times(op), op["start_ns"].to_numpy(np.int64)
     step = np.searchsorted(steps[:, 0], start, side="right") - 1
     inside = (step >= 0) & (start < np.append(steps[:, 1], 0)[step])
     return pd.Series(own[inside]).groupby(op["name"].to_numpy()[inside]).sum()

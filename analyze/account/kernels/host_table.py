@@ -73,17 +73,32 @@ def annotation_sums(trace: Trace) -> pd.DataFrame:
 def _operators(trace: Trace, rank: int) -> pd.DataFrame:
     op = trace.rank_frame("op", rank, ["name_id", "thread", "start_ns", "dur_ns"])
     names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
+    rows = pd.DataFrame(
+        {
+            "name_id": op["name_id"].to_numpy(),
+            "total_ns": op["dur_ns"].to_numpy(np.int64),
+            "self_ns": own_times(op),
+        }
+    )
+    sums = rows.groupby("name_id", as_index=False).agg(
+        calls=("total_ns", "size"), total_ns=("total_ns", "sum"), self_ns=("self_ns", "sum")
+    )
+    return sums.assign(rank=rank, operator=sums["name_id"].map(names).fillna("unknown").astype(str))
+
+
+def own_times(op: pd.DataFrame) -> IntArray:
+    """Return the time of each operator without those directly inside it on its thread, ns.
+
+    Args:
+        op: thread, start_ns and dur_ns of each.
+    """
     own = np.zeros(len(op), dtype=np.int64)
     threads = op["thread"].to_numpy(np.int64)
     start, dur = op["start_ns"].to_numpy(np.int64), op["dur_ns"].to_numpy(np.int64)
     for thread in np.unique(threads).tolist():
         places = np.flatnonzero(threads == thread)
         own[places] = self_times(start[places], dur[places])
-    rows = pd.DataFrame({"name_id": op["name_id"].to_numpy(), "total_ns": dur, "self_ns": own})
-    sums = rows.groupby("name_id", as_index=False).agg(
-        calls=("total_ns", "size"), total_ns=("total_ns", "sum"), self_ns=("self_ns", "sum")
-    )
-    return sums.assign(rank=rank, operator=sums["name_id"].map(names).fillna("unknown").astype(str))
+    return own
 
 
 def self_times(start: IntArray, dur: IntArray) -> IntArray:

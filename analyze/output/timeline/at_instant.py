@@ -14,12 +14,14 @@ from ...align.clocks.stamps import settled
 from ...align.communication.events import communication_events
 from ...align.communication.waiting import SYNCHRONISING, last_arrivals, stood_waiting
 from ...align.steps.windows import step_windows
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import IntArray
 from ...tables.trace import Trace
 from .slices import StepSlices
 
 _MOST_AT_ONCE = 4
 """Operations of a rank at one time, of which the one that began last is looked for."""
+_COLUMNS = ["rank", "group_id", "axis", "kind", "size_bytes", "join", "begin_ns", "end_ns"]
+_COLUMNS += ["split_ns", "wire_ns", "waited_ns", "last"]
 _WAITED_FOR = [kind.value for kind in SYNCHRONISING]
 
 
@@ -48,7 +50,9 @@ class StepTransfers:
     """All operations of one step, matched across ranks."""
 
     frame: pd.DataFrame
-    """The events of ``CommunicationEvents``, with waited_ns and the rank that came last (-1 if nobody did)."""
+    """A row a member of each: rank, group_id, axis, kind, size_bytes, join, begin_ns and end_ns (from when
+    until when it stood in it, as the figure has it), split_ns and wire_ns as in ``CommunicationEvents``, waited_ns
+    (NaN where that is not known) and last (the rank that came last, -1 if nobody did)."""
     shift_ns: int
     """What to add to a time of the capture to find it in the frame."""
 
@@ -74,11 +78,15 @@ def step_transfers(trace: Trace, step: int) -> StepTransfers | None:
     joint = frame[is_joint]
     last = _longest_awaited(joint) if has_clocks_apart(trace) else last_arrivals(joint)
     frame = frame.assign(
+        begin_ns=frame["start_ns"].where(~frame["host"], frame["wait_start_ns"]),
+        end_ns=frame["end_ns"].where(~frame["host"], frame["wait_end_ns"]),
         waited_ns=stood_waiting(frame).where(frame["wire_ns"].notna()),
         last=frame["join"].map(last).fillna(-1).astype(np.int64),
     )
+    # Of whom nobody saw both ends, no instant is known to be inside.
+    frame = frame.loc[frame[["begin_ns", "end_ns"]].notna().all(axis=1), _COLUMNS]
     shift = windows.shifted(pd.Series([step]), pd.Series([0]))
-    return StepTransfers(frame=frame, shift_ns=int(shift[0]))
+    return StepTransfers(frame=frame.reset_index(drop=True), shift_ns=int(shift[0]))
 
 
 def _longest_awaited(frame: pd.DataFrame) -> pd.Series:
@@ -102,7 +110,7 @@ def waiting_until(slices: pd.DataFrame, transfers: StepTransfers, origin_ns: int
     if frame.empty or not len(slices):
         return start
     rank = frame["rank"].to_numpy(np.int64)
-    begin, end = _stood(frame)
+    begin, end = (frame[name].to_numpy(np.float64) for name in ("begin_ns", "end_ns"))
     split = frame["split_ns"].to_numpy(np.float64)
     middle = (start + stop) / 2 + origin_ns + transfers.shift_ns
     # The ranks are laid one after the other on one line.
@@ -140,11 +148,10 @@ def transfer_at(transfers: StepTransfers, rank: int, time_ns: int) -> Transfer |
     frame = transfers.frame
     at = time_ns + transfers.shift_ns
     own = frame[frame["rank"] == rank]
-    begin, until = _stood(own)
-    own = own[(begin <= at) & (at < until)]
+    own = own[(own["begin_ns"] <= at) & (at < own["end_ns"])]
     if own.empty:
         return None
-    event = own.iloc[int(own["start_ns"].to_numpy().argmax())]
+    event = own.iloc[int(own["begin_ns"].to_numpy().argmax())]
     members = frame.loc[frame["join"] == event["join"], "rank"]
     last = int(event["last"])
     return Transfer(
@@ -157,13 +164,6 @@ def transfer_at(transfers: StepTransfers, rank: int, time_ns: int) -> Transfer |
         wire_ns=_known(event["wire_ns"]),
         waited_for=last if last not in (-1, rank) else None,
     )
-
-
-def _stood(frame: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
-    """Return from when until when members stood in their operations, as the figure has them."""
-    begin = frame["start_ns"].where(~frame["host"], frame["wait_start_ns"])
-    until = frame["end_ns"].where(~frame["host"], frame["wait_end_ns"])
-    return begin.to_numpy(np.float64), until.to_numpy(np.float64)
 
 
 def _known(value: float) -> float | None:

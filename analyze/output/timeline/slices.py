@@ -155,9 +155,9 @@ def with_pinned(step: StepSlices, every: StepSlices, ranks: Collection[int]) -> 
         every: The same step with all its rows.
         ranks: The ranks; those that the run lacks are left out.
     """
-    first = of_ranks(every, ranks, ranks)
-    if not first.ranks:
+    if not set(ranks).intersection(every.ranks):
         return step
+    first = of_ranks(every, ranks, ranks)
     rest = of_ranks(step, set(step.ranks).difference(first.ranks), ())
     below = rest.slices.assign(row=rest.slices["row"] + len(first.ranks))
     return replace(

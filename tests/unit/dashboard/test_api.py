@@ -68,8 +68,11 @@ def test_what_a_row_shows_at_an_instant(client):
     assert waiting["operation"]["wire_ns"] == pytest.approx(2e6)
     assert waiting["sentences"][-1] == "Rank 3 came last."
     assert client.get(f"{place}&row=0&at=45000000&operation=0").json["operation"] is None
+    assert waiting["operation_unknown_because"] is None
     for odd in (f"row=0&at={10**30}", f"row=0&at=-{10**30}", f"row={10**30}&at=0", "row=-1&at=0"):
-        assert client.get(f"{place}&{odd}").json["text"] is None
+        shown = client.get(f"{place}&{odd}").json
+        assert shown["text"] is None
+        assert set(shown) == set(waiting)
     for odd in ("", "&row=0", "&row=x&at=0", "&row=0&at=1.5"):
         assert client.get(place + odd).status_code == 400
 

@@ -126,6 +126,22 @@ def test_pinned_ranks_come_first_and_once(trace):
     assert with_pinned(drawn, drawn, [8]) is drawn
 
 
+def test_an_operation_without_a_known_end_leaves_the_others_as_they_are(trace):
+    """Fails when one end that nobody saw takes the hatching from all waits."""
+    table = trace.tables["collective"]
+    ends = pa.array([None, END_NS, END_NS], table.schema.field("end_ns").type)
+    place = table.column_names.index("end_ns")
+    cut = replace(
+        trace, tables={**trace.tables, "collective": table.set_column(place, "end_ns", ends)}
+    )
+    drawn = step_slices(trace, 1)
+    until = waiting_until(drawn.slices, step_transfers(cut, 1), drawn.origin_ns)
+    waits = until - drawn.slices["start_ns"].to_numpy()
+    is_reduce = drawn.slices["text"].str.startswith("all-reduce").to_numpy()
+    assert waits[is_reduce].tolist() == [0, 200, 0]
+    assert not waits[~is_reduce].any()
+
+
 def test_what_is_left_out_leaves_the_rows_as_they_are(trace):
     """Fails when a class that is left out takes another with it, or moves the rows."""
     drawn = step_slices(trace, 1)
