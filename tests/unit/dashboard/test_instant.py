@@ -27,10 +27,10 @@ def test_a_wait_says_for_whom():
     """Fails when a reader has to look for the rank that all waited for."""
     assert sentences({**WAIT, "operation": OPERATION}) == [
         "All-reduce over DP.",
-        "Takes 3.00 ms, from 1.00 ms to 4.00 ms of the step.",
+        "Takes 3 ms, from 1 ms to 4 ms of the step.",
         "All-reduce over DP, group g, size unknown.",
         "20 recorded members: 0, 1, 2, 3, 4, 5, 6, 7 and 12 more.",
-        "Waited 2.00 ms; the transfer took 1.00 ms.",
+        "Waited 2 ms; the transfer took 1 ms.",
         "Rank 7 came last.",
     ]
 
