@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
@@ -41,7 +41,8 @@ def instant(
         microbatch, None where nothing is drawn; operation (kind, axis, group_id, size_bytes, ranks,
         waited_ns, wire_ns, waited_for), None where there is none; operation_unknown_because, else None.
     """
-    step, _ = timeline(run, state)
+    # What is left out of the figure was recorded all the same; the rows are the same without it.
+    step, _ = timeline(run, replace(state, hidden=()))
     told: dict[str, Any] = dict.fromkeys(_TOLD)
     told["step"] = None if step.step == WHOLE_CAPTURE else step.step
     if not 0 <= row < len(step.ranks):

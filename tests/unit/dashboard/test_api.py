@@ -69,6 +69,8 @@ def test_what_a_row_shows_at_an_instant(client):
     assert waiting["sentences"][-1] == "Rank 3 came last."
     assert client.get(f"{place}&row=0&at=45000000&operation=0").json["operation"] is None
     assert waiting["operation_unknown_because"] is None
+    # Fails when what the legend leaves out is said not to be recorded.
+    assert client.get(f"{place}&hide=forward&row=3&at=1000").json == slow
     for odd in (f"row=0&at={10**30}", f"row=0&at=-{10**30}", f"row={10**30}&at=0", "row=-1&at=0"):
         shown = client.get(f"{place}&{odd}").json
         assert shown["text"] is None
