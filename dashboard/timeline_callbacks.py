@@ -50,33 +50,36 @@ def _register_steps(app: Dash, store: RunStore) -> None:
 
     @app.callback(
         Output("timeline-url", "search"),
+        Input("timeline-step", "value"),
+        State("timeline-url", "search"),
+        State("timeline-drawn", "data"),
+        State("timeline-url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def select(step: str | None, query: str | None, drawn: str | None, path: str | None) -> Any:
+        run = run_at(store, path, "timeline-content")
+        if run is None:
+            return no_update
+        chosen = stepped_view(run, parse_query(query), parse_query(drawn), step)
+        return no_update if chosen is None else chosen.query()
+
+    # Apart from the selector: drawing sets that, and a callback asked again forgets its first answer.
+    @app.callback(
+        Output("timeline-url", "search", allow_duplicate=True),
         inputs={
-            "step": Input("timeline-step", "value"),
             "_buttons": [
                 Input(f"timeline-{name}", "n_clicks") for name in ("previous", "next", "fit")
             ],
             "query": State("timeline-url", "search"),
-            "drawn": State("timeline-drawn", "data"),
             "path": State("timeline-url", "pathname"),
         },
         prevent_initial_call=True,
     )
-    def choose(
-        step: str | None,
-        _buttons: list[object],
-        query: str | None,
-        drawn: str | None,
-        path: str | None,
-    ) -> Any:
+    def press(_buttons: list[object], query: str | None, path: str | None) -> Any:
         run = run_at(store, path, "timeline-content")
         if run is None:
             return no_update
-        control, state = str(ctx.triggered_id), parse_query(query)
-        if control == "timeline-step":
-            chosen = stepped_view(run, state, parse_query(drawn), step)
-        else:
-            chosen = chosen_view(run, state, control)
-        return no_update if chosen is None else chosen.query()
+        return chosen_view(run, parse_query(query), str(ctx.triggered_id)).query()
 
 
 def _register_view(app: Dash) -> None:

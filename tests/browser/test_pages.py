@@ -17,6 +17,16 @@ pytestmark = pytest.mark.browser
 OUTLINES = "critical path"
 """Name of the trace that outlines the path."""
 DRAGS = 4
+SLOW_ANSWERS = """
+    const answer = window.fetch;
+    window.fetch = async (url, asked) => {
+      const words = String(asked?.body ?? "");
+      if (words.includes('"timeline-url.search')) await new Promise((go) => setTimeout(go, 900));
+      if (words.includes('timeline-content.children')) await new Promise((go) => setTimeout(go, 500));
+      return answer(url, asked);
+    };
+"""
+"""A connection on which a button is answered after the figure that was asked for before it."""
 PREFIX = "/lab/meshscope"
 """Path below which a proxy serves the dashboard."""
 
@@ -532,6 +542,18 @@ def test_keys_move_the_timeline(page):
     page.keyboard.type("w")
     expect(page.locator("#timeline-rank")).to_have_value("w")
     expect(page).to_have_url(re.compile(r"\?step=2$"))
+
+
+def test_a_key_while_the_timeline_is_drawn_counts(page):
+    """Fails when a step asked for while the figure is still on its way is forgotten."""
+    page.add_init_script(SLOW_ANSWERS)
+    _open_timeline(page, "?step=2&t0=0&t1=1000000")
+    _wait_until_listening(page, "timeline-graph")
+    page.keyboard.press("f")
+    expect(page).to_have_url(re.compile(r"\?step=2$"))
+    page.keyboard.press("]")
+    expect(page).to_have_url(re.compile(r"\?step=3$"))
+    expect(page.get_by_role("heading", name="Step 3")).to_be_visible()
 
 
 def _plot(page) -> dict[str, float]:
