@@ -86,6 +86,7 @@ UNKNOWN = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("table", "column", "share"), UNKNOWN, ids=str)
 def test_what_is_not_known_in_any_column_is_no_traceback(table, column, share):
     """What is null makes neither-true-nor-false masks, which pandas 3 refuses and 2 misreads."""

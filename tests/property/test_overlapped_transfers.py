@@ -35,6 +35,7 @@ def length(job):
     return float(list(make_simulation(job).steps())[-1].end.mean() / job.steps)
 
 
+@pytest.mark.sampled(keep=())
 @settings(max_examples=25, deadline=None)
 @given(
     ranks=st.integers(3, 4),

@@ -45,6 +45,7 @@ def test_ranks_of_one_machine_keep_their_times(traces_dir, folder):
     assert not [limit for limit in texts(trace.limits) if "clock" in limit]
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("offset_ns", [1_000, -100_000, 10_000_000, 10**9])
 @pytest.mark.parametrize("rank", range(4))
 def test_one_wrong_clock(four_ranks, truth, rank, offset_ns):

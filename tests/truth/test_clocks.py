@@ -67,6 +67,7 @@ def answers():
     return found
 
 
+@pytest.mark.sampled(keep=())
 def test_a_hot_device_is_a_clock_and_nothing_else(answers):
     """Fails when a hot device is called a slow rank, with its clock or in place of it."""
     named = [

@@ -32,6 +32,7 @@ def named(place):
     return f"{place['layout']}, {place['work_cv']}"
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("place", PLACES, ids=named)
 @pytest.mark.parametrize(("percent", "past", "steps"), [(5, PAST, 5), (2, LONG_PAST, 20)])
 def test_slow_ranks_are_found_in_time(place, percent, past, steps):
@@ -60,6 +61,7 @@ def test_two_replicas_of_two_stages_show_what_physics_lets_them():
     assert judge(known, CASES, offline).hits >= CASES - 1
 
 
+@pytest.mark.sampled(keep=("dp2",))
 @pytest.mark.parametrize("layout", ["dp2", "dp8"])
 def test_lengths_that_a_capture_tells_let_a_slow_replica_be_found(layout):
     """Fails when what the training tells of its microbatches gets lost on the way to the detection."""

@@ -79,6 +79,7 @@ _POSITIONS = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("layout", "rank", "factor"), _POSITIONS)
 def test_a_slow_rank_is_named_and_costed(layout, rank, factor):
     """The wrong rank would be swapped, or the right one at the wrong price."""
@@ -122,6 +123,7 @@ def test_a_rank_that_is_slow_in_one_step_pauses_at_that_cost(steps):
     assert not found(result, "straggler_rank")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_slow_rank_under_jitter(seed):
     """Noise would decide who is blamed, or move the cost by more than a twentieth of the step."""
@@ -138,6 +140,7 @@ def test_a_slow_rank_under_jitter(seed):
     assert first.removal_gain_frac == pytest.approx(truth, rel=0.1, abs=0.005)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("seed", "cv"), [(seed, (0.01, 0.03)[seed % 2]) for seed in range(16)])
 def test_healthy_jobs_raise_no_alarm(seed, cv):
     """People would stop reading the reports.

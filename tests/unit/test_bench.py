@@ -42,6 +42,7 @@ def test_every_benchmark_is_a_program_of_its_own(project_dir, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.sampled(keep=())
 @pytest.mark.slow
 def test_the_smallest_job_of_the_benchmark_of_summaries(project_dir):
     """The figures of many ranks would be those of a run whose slow rank nobody found."""

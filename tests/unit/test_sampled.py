@@ -10,12 +10,12 @@ MODULES = (*(f"test_trainer_{name}" for name in SAMPLED), "test_split_equality")
 
 
 class _Test:
-    def __init__(self, nodeid, keep=None):
+    def __init__(self, nodeid, keep=None, **said):
         self.nodeid = nodeid
-        self.keep = keep
+        self.said = said if keep is None else {"keep": keep}
 
     def get_closest_marker(self, name):
-        return None if self.keep is None else getattr(pytest.mark, name)(keep=self.keep).mark
+        return getattr(pytest.mark, name)(**self.said).mark if self.said else None
 
 
 def test_what_no_mark_keeps_is_left_out():
@@ -31,6 +31,16 @@ def test_what_no_mark_keeps_is_left_out():
 def test_a_test_without_a_kept_case_is_left_out():
     """Fails when CI runs what only a machine at rest can judge."""
     assert left_out([_Test("a.py::f", ())]) != []
+
+
+def test_one_case_of_several_runs_whatever_their_order():
+    """Fails when CI runs all seeds of a test, or other ones in another order."""
+    cases = [_Test(f"a.py::f[{seed}]", every=3) for seed in range(7)]
+    for order in (cases, cases[::-1]):
+        assert {own.nodeid for own in left_out(order)} == {
+            f"a.py::f[{seed}]" for seed in (1, 2, 4, 5)
+        }
+    assert left_out([cases[1]]) == []
 
 
 def test_a_case_that_is_asked_for_alone_runs():

@@ -60,6 +60,7 @@ def test_a_circle_ends():
     assert held_bytes(one) == near(8)
 
 
+@pytest.mark.sampled(keep=())
 def test_what_a_run_takes_is_true_within_a_fifth(tmp_path):
     """Fails when the budget of a server means another amount of memory than it has."""
     for name in ("first", "second"):

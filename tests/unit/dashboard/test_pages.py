@@ -281,6 +281,7 @@ def test_a_heavy_stage_leads_to_the_metric_that_shows_it(store):
     assert links[1] == "/run/job/mesh?metric=compute"
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("page", shell.TABS)
 def test_tabs_take_the_selection_along(store, page):
     """Fails when going to another page of a run loses the selected step, rank, window or metric."""

@@ -81,6 +81,7 @@ def test_a_cluster_makes_the_same_segments(run, address, tmp_path):
     assert made[0] == made[1]
 
 
+@pytest.mark.sampled(keep=())
 def test_the_script_for_slurm_does_what_its_page_says(run, tmp_path, project_dir):
     """A user would wait in a queue for a script that never worked."""
     page = (project_dir / "docs" / "scale.md").read_text(encoding="utf-8")

@@ -138,6 +138,7 @@ def test_a_worker_reads_as_many_ranks_as_have_room(runs, tmp_path, monkeypatch, 
     assert {len(ranks) for ranks in read[:-1]} < set(range(1, 32))
 
 
+@pytest.mark.sampled(keep=("250375000.0",))
 @pytest.mark.parametrize("limit_bytes", [1.0, segments.WORKER_BYTES + 500.0 * segments.ROW_BYTES])
 def test_a_limit_below_the_need_reads_fewer_ranks_at_a_time(runs, tmp_path, read, limit_bytes):
     """Fails when a limit changes a file, leaves a rank out, or does not make the parts smaller."""

@@ -33,6 +33,7 @@ def priced(folder, layout, *faults, **settings):
     return prices, truth.faults[0].removal_gain_ns, answer.step_ns
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
     ("layout", "settings"),

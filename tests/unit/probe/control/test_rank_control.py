@@ -263,6 +263,7 @@ def resident_bytes():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.sampled(keep=("some",))
 @pytest.mark.parametrize(
     "cycles", [CYCLES, pytest.param(1000, marks=pytest.mark.slow)], ids=["some", "thousand"]
 )

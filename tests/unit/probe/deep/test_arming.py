@@ -115,6 +115,7 @@ def test_what_is_on_its_way_is_named_with_what_calls_it_off(training):
     training.arm()
 
 
+@pytest.mark.sampled(keep=("15",))
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_ended_calls_off_its_order(training, number):
     """Fails if Ctrl-C, a timeout or a lost terminal leaves ranks that record for nobody."""

@@ -122,6 +122,7 @@ LOADS = QUICK + textwrap.dedent(
 )
 
 
+@pytest.mark.sampled(keep=("fork",))
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_workers_of_a_lone_trainer_are_no_ranks(tmp_path, capfd, method):
@@ -194,6 +195,7 @@ def test_a_trainer_without_group_that_a_scheduler_has_numbered(
     assert capture.manifest["world_size"] == (world_size if rank == 0 else None)
 
 
+@pytest.mark.sampled(keep=("spawn",))
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_ranks_that_only_an_argument_tells_are_recorded(tmp_path, capfd, method):

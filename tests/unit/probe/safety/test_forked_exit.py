@@ -25,6 +25,7 @@ sys.exit(7)
 """
 
 
+@pytest.mark.sampled(keep=("rank",))
 @pytest.mark.parametrize(
     "environment", [{}, {"RANK": "0", "WORLD_SIZE": "1"}], ids=["lone", "rank"]
 )

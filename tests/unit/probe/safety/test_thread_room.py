@@ -110,6 +110,7 @@ def limited(number, place, *command):
     )  # fmt: skip
 
 
+@pytest.mark.sampled(keep=("3",))
 @pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() != 0 or not (shutil.which("setpriv") and shutil.which("prlimit")),

@@ -31,6 +31,7 @@ def test_a_pause_is_a_real_collection_that_can_be_repeated():
     assert gc.isenabled()
 
 
+@pytest.mark.sampled(keep=())
 def test_a_pause_says_how_long_it_can_be(monkeypatch):
     """Fails if a heap that may not grow any more is taken for one that is large enough."""
     monkeypatch.setattr(host_faults, "_HEAP_MOST", 150_000)
@@ -72,6 +73,7 @@ print(resident_bytes() - before, growth.held_bytes, start_ns <= end_ns)
 """
 
 
+@pytest.mark.sampled(keep=())
 def test_grown_memory_is_resident():
     """Fails if pages are reserved and never touched."""
     if not Path("/proc/self/statm").exists():

@@ -190,6 +190,7 @@ def test_every_axis_runs_without_its_other_ranks(overrides):
     assert set(found.collectives) == set(found.payload_bytes)
 
 
+@pytest.mark.sampled(keep=())
 @pytest.mark.slow
 def test_a_rank_of_4096_fits_into_a_gigabyte():
     """Fails if a large job cannot be looked at on a laptop."""

@@ -73,6 +73,7 @@ def layout_of(trace):
     return with_inferred_layout(with_axes(trace)).layout
 
 
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("order", ["-".join(order) for order in permutations(("pp", "dp", "tp"))])
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 3, 1), (4, 1, 2), (1, 2, 2), (2, 1, 1)])
 @pytest.mark.parametrize("sends_on_world", [False, True])

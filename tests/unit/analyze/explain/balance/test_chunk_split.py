@@ -28,6 +28,7 @@ def loads(costs, split):
     return np.bincount(costs.holders, np.array(split) + costs.extra_ns)
 
 
+@pytest.mark.sampled(keep=())
 @settings(max_examples=20, deadline=None)
 @given(st.integers(2, 4), st.integers(2, 3), st.integers(0, 9), st.integers(8, 24))
 def test_the_best_rank_load_is_proven(ranks, chunks, head, layers):

@@ -37,6 +37,7 @@ def causes_of(result, *kinds):
     return {c.kind: c for c in result.causes if c.kind in (kinds or SLOW_RANKS)}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("factor", [1.05, 1.3, 2.0])
 @pytest.mark.parametrize("layout", [LAYOUT, ParallelLayout(pp=4), ParallelLayout(dp=4)])
 def test_repairing_a_clock_returns_what_the_full_clock_does(factor, layout):

@@ -33,6 +33,7 @@ def work_of(*faults, by_factor):
     return work
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("by_factor", "optimizer_ms"),
     [(True, 2), (False, 2), (True, 60)],

@@ -120,6 +120,7 @@ def noisy_job(spikes, noise):
     return trace, 1 - then / now
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 @pytest.mark.parametrize(
     ("spikes", "within"),

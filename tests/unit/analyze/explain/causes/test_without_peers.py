@@ -37,6 +37,7 @@ def test_a_lone_group_that_is_always_the_same_is_not_slow():
     assert degraded_places(transfers({"0": lambda step: 9.0})) == []
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("cv", [0.3, 0.7, 1.0])
 def test_noise_has_no_two_kinds(cv):
     """A busy machine would have a bad link, where one group is all there is."""

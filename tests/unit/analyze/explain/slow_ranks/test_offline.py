@@ -70,6 +70,7 @@ def untouched(durations, rng):
     """Leave all ranks healthy."""
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("steps", [2, 24, 40, 43, 160, 330])
 @pytest.mark.parametrize(
     "change", [untouched, slow_from, slow_now_and_then, stalled, wandering, with_gaps]

@@ -150,6 +150,7 @@ def test_the_state_machine_needs_no_tables():
                 todo.append(path.parents[node.level - 1] / f"{module}.py")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("at", [0, 1, 12, 21, 60])
 @pytest.mark.parametrize("factor", [2, 10])
 def test_one_slow_step_raises_no_alarm_however_long_the_job_runs(at, factor):

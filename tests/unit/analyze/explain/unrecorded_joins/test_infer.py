@@ -95,6 +95,7 @@ def test_a_slow_rank_behind_an_unseen_join_returns_what_the_paired_job_says():
     ]
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("slowdown", [1.0, 1.5])
 def test_no_join_is_found_where_there_is_none(seed, slowdown):

@@ -50,6 +50,7 @@ def repaired(own, **changes):
     return replace(own, faults=(), **changes)
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("layout", [DEEP, CUBE, WIDE], ids=["pp4 dp2", "cube", "pp2 dp4"])
 @pytest.mark.parametrize(
     ("faults", "fix"),
@@ -186,6 +187,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.sampled(keep=())
 def test_the_error_covers_what_chance_makes_of_a_prediction():
     """Fails when fewer than nine in ten of what is called a 95 % interval hold the expected gain.
 

@@ -55,6 +55,7 @@ def test_a_healthy_rank_that_is_repaired_too_is_not_made_slow():
     assert any("No loss by rank=3 was found" in str(text) for text in result.assumptions)
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("slow", [(), (2,), (3, 5), (1, 2, 4)], ids=str)
 @pytest.mark.parametrize("rank", range(6))
 def test_no_repair_of_a_rank_makes_the_step_longer(slow, rank):

@@ -68,6 +68,7 @@ def test_markdown_and_html_say_every_finding(job):
         assert str(finding.claim).replace("'", "&#x27;") in page
 
 
+@pytest.mark.sampled(keep=())
 def test_a_large_job_stays_small_enough_to_be_mailed():
     """A report of 1,024 ranks would be refused by a mail server, or take minutes to open."""
     trace, result = made(ParallelLayout(tp=8, pp=8, dp=16), steps=2, microbatches=8)
