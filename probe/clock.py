@@ -37,6 +37,23 @@ def own_threads_cpu_ns() -> int:
     return total_ns
 
 
+def thread_queued_ns(native_id: int) -> int | None:
+    """Return how long a thread of this process has waited for a processor while it was ready, in ns.
+
+    None where the system does not say: run queues are counted by kernels with CONFIG_SCHED_INFO.
+
+    Args:
+        native_id: What ``threading.get_native_id`` returns in that thread.
+    """
+    try:
+        said = Path(f"/proc/self/task/{native_id}/schedstat").read_text("ascii").split()
+        on_processor_ns, queued_ns, _ = map(int, said)
+    except (OSError, ValueError):
+        return None
+    # Where nothing is counted all are zero, of a thread that runs this.
+    return queued_ns if on_processor_ns > 0 else None
+
+
 class ClockPair(NamedTuple):
     """One reading of both clocks at the same moment, within an error."""
 

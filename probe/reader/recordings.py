@@ -18,6 +18,7 @@ _NUMBERS = {
     "steps": False,
     "dur_ns": False,
     "cost_ns": True,
+    "queued_ns": True,
 }
 """Whole numbers of a stretch, and whether they may be unknown."""
 _LEVELS = frozenset(level.value for level in CaptureLevel)

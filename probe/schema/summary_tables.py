@@ -60,6 +60,12 @@ RECORDING = TableSpec(
         Column("steps", "int64", "1", "steps whose cost was measured"),
         ns_column("dur_ns", "how long these took"),
         ns_column("cost_ns", "what the hooks took of that, by their own measure", nullable=True),
+        ns_column(
+            "queued_ns",
+            "how long the thread that trains was ready meanwhile and waited for a processor, by the "
+            "kernel's account",
+            nullable=True,
+        ),
     ),
 )
 

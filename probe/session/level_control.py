@@ -9,9 +9,10 @@ the rank's manifest.
 from __future__ import annotations
 
 import os
+from threading import get_native_id
 from typing import Any
 
-from ..clock import now_ns, own_threads_cpu_ns
+from ..clock import now_ns, own_threads_cpu_ns, thread_queued_ns
 from ..cost import COST_OVER_SEEN, ONE_IN, CostCredit, CostWindows
 from ..hooks.base import Capture
 from ..hooks.collective_times import refusal
@@ -39,6 +40,19 @@ _FIRST_SEQ_BITS = 20
 """Operations of a window on one group or channel are fewer than two to that power."""
 
 
+class _Queue:
+    """How long the thread that trains waits for a processor."""
+
+    def __init__(self, native_id: int) -> None:
+        self.native_id = native_id
+        self._last_ns = thread_queued_ns(native_id)
+
+    def since_last(self) -> int | None:
+        """Return how long the thread has waited since this was last asked, in ns; None if unknown."""
+        before, self._last_ns = self._last_ns, thread_queued_ns(self.native_id)
+        return None if before is None or self._last_ns is None else self._last_ns - before
+
+
 class LevelControl:
     """The level of one session, and the account of what it cost.
 
@@ -57,6 +71,7 @@ class LevelControl:
         self._stretches: list[dict[str, Any]] = []
         self._windows: CostWindows | None = None
         self._credit: CostCredit | None = None
+        self._queue: _Queue | None = None
 
     def start(self, hooks: HookSet) -> None:
         """Install the hooks of the level that was chosen at the start."""
@@ -65,6 +80,7 @@ class LevelControl:
         self._windows = CostWindows(
             self._capture.meter, steps=config.cost_window_steps, budget_ppm=config.cost_budget_ppm
         )
+        self._queue = _Queue(get_native_id())
         self._credit = CostCredit(self._capture.meter, budget_ppm=config.cost_budget_ppm)
         self._set(self._wanted, "chosen at the start")
 
@@ -101,6 +117,8 @@ class LevelControl:
     def at_border(self) -> None:
         """Do what is due at the end of a step, in the training thread."""
         try:
+            if self._queue is None or self._queue.native_id != get_native_id():
+                self._queue = _Queue(get_native_id())
             window = self._windows.step_ended() if self._windows is not None else None
             if window is not None:
                 self._account(*window)
@@ -193,6 +211,7 @@ class LevelControl:
                 "steps": 0,
                 "dur_ns": 0,
                 "cost_ns": 0,
+                "queued_ns": 0,
             }
         )
         self._publish()
@@ -229,6 +248,11 @@ class LevelControl:
         stretch = self._stretches[-1]
         for name, amount in (("steps", steps), ("dur_ns", dur_ns), ("cost_ns", cost_ns)):
             stretch[name] += amount
+        queued_ns = None if self._queue is None else self._queue.since_last()
+        if queued_ns is None or stretch["queued_ns"] is None:
+            stretch["queued_ns"] = None
+        else:
+            stretch["queued_ns"] += queued_ns
         self._note()
 
     def _note(self) -> None:

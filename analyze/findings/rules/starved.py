@@ -150,6 +150,7 @@ def _waits_too(
     account: Account, shortage: Message, ranks: list[int], peers: list[int], excess_ns: float
 ) -> Message | None:
     lost = _without_processor_ns(account)
+    lost = _as_queued(account, lost, peers)
     own, others = lost.reindex(ranks).dropna(), lost.reindex(peers).dropna()
     if own.empty or others.empty:
         return None
@@ -160,6 +161,47 @@ def _waits_too(
     each = per_step(account.windows)
     lost_ns = {"own_ns": own_ns, "peers_ns": usual_ns}
     return message("crowded.waits_too", shortage=shortage, each=each, **lost_ns)
+
+
+def _as_queued(account: Account, lost_ns: pd.Series[float], peers: list[int]) -> pd.Series[float]:
+    """Return what ranks lose without a processor, no more than the kernel counted of waiting for one.
+
+    It counts the thread that trains. That waits for threads beside it too, which wait for a processor in
+    their turn: so many times what it was counted as the median of the peers lost is allowed for.
+
+    Args:
+        account: The account.
+        lost_ns: What each rank loses per step, at most: a sleep is in it.
+        peers: Ranks that nothing else is known of.
+    """
+    queued = _queued_ns(account).reindex(lost_ns.index)
+    others = pd.DataFrame({"lost": lost_ns, "queued": queued}).reindex(peers).dropna().median()
+    if not others.get("queued", 0.0) > 0:
+        return lost_ns
+    times = max(1.0, float(others["lost"] / others["queued"]))
+    return lost_ns.where(~(queued * times < lost_ns), queued * times)
+
+
+def _queued_ns(account: Account) -> pd.Series[float]:
+    """Return for how long the training thread of each rank waited for a processor per step, ns.
+
+    Of the time that the probe accounted for, start and steps that are not analysed included. Empty where
+    the kernel did not count.
+    """
+    rows = account.trace.frame("recording").dropna(subset=["queued_ns"])
+    sums = rows.groupby("rank")[["queued_ns", "dur_ns"]].sum().astype("float64")
+    sums = sums[sums["dur_ns"] > 0]
+    return sums["queued_ns"] / sums["dur_ns"] * account.windows.step_time_ns
+
+
+def queued_beside_peers(account: Account, rank: int) -> Message | None:
+    """Return how long the kernel counts that a rank and its peers wait for a processor; None if not counted."""
+    queued = _queued_ns(account)
+    peers = queued[queued.index.isin(account.peers_of(rank))]
+    if rank not in queued.index or not peers.any():
+        return None
+    times = {"own_ns": float(queued[rank]), "peers_ns": float(peers.median())}
+    return message("crowded.queued", each=per_step(account.windows), **times)
 
 
 def chance_of_processors(account: Account, cost_frac: float) -> list[Message]:

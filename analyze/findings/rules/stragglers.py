@@ -24,7 +24,13 @@ from .late_outside_passes import PASSES, late_outside_passes
 from .other_steps import against_other_steps
 from .pass_counts import more_passes
 from .slow_steps import Slowness, detected, slow_steps, slowness, verdict_on
-from .starved import CONFIDENCE, PROCESSORS_FIRST, shortage_of, waits_for_a_processor
+from .starved import (
+    CONFIDENCE,
+    PROCESSORS_FIRST,
+    queued_beside_peers,
+    shortage_of,
+    waits_for_a_processor,
+)
 
 MIN_HIDDEN_EXCESS = 0.05
 """A rank whose repair returns nothing is named from this excess, as a share of the step."""
@@ -260,7 +266,8 @@ def _straggler_evidence(account: Account, rank: int, own: dict[Hashable, Any]) -
         shortage = shortage_of(account, rank)
         explained = waits_for_a_processor(account, rank, excess_ns)
         if shortage is not None and _is_off_cpu(cpu, own) and not explained:
-            yield message("crowded.late_not_slow", shortage=shortage)
+            counted = queued_beside_peers(account, rank)
+            yield counted or message("crowded.late_not_slow", shortage=shortage)
 
 
 def _arrivals(account: Account, rank: int) -> Iterator[Message]:

@@ -66,7 +66,7 @@ def test_a_host_that_was_not_sampled_is_not_called_short():
     assert not of_code(found.evidence, "crowded.moves_data")
 
 
-def crowded_job(late_ns, off_ns, load=24.0, cpu_late_ns=0):
+def crowded_job(late_ns, off_ns, load=24.0, cpu_late_ns=0, queued=None):
     """Return findings of a healthy job of four ranks, of which rank 1 is late, on a host under load.
 
     Args:
@@ -74,6 +74,7 @@ def crowded_job(late_ns, off_ns, load=24.0, cpu_late_ns=0):
         off_ns: How long each pass of any rank was without a processor.
         load: Of its four processors.
         cpu_late_ns: What of ``late_ns`` was spent on a processor.
+        queued: By rank, which share of its time the kernel counted as waiting for a processor.
     """
     job = Job(layout=ParallelLayout(dp=4), microbatches=2, steps=30)
     return on_one_host(
@@ -81,10 +82,11 @@ def crowded_job(late_ns, off_ns, load=24.0, cpu_late_ns=0):
         lambda kind, rank, step, microbatch: 20 * MS + off_ns + late_ns * (rank == 1),
         lambda rank: 20 * MS + cpu_late_ns * (rank == 1),
         load,
+        queued=queued,
     )
 
 
-def on_one_host(job, wall_of, cpu_of, load, stall=None):
+def on_one_host(job, wall_of, cpu_of, load, stall=None, queued=None):
     """Return findings of a job whose ranks share the four processors of a host, without its optimizer.
 
     Args:
@@ -93,6 +95,7 @@ def on_one_host(job, wall_of, cpu_of, load, stall=None):
         cpu_of: How long each pass of a rank is on a processor.
         load: Of the host.
         stall: Share of time in which some task waited for a processor.
+        queued: By rank, which share of its time the kernel counted as waiting for a processor.
     """
     base = capture(job, wall_of)
     spans = [row for row in base.tables["span"].to_pylist() if row["kind"] != "optimizer"]
@@ -107,6 +110,13 @@ def on_one_host(job, wall_of, cpu_of, load, stall=None):
             tables[name] = TABLES[name].conform(pa.Table.from_pylist(rows))
     samples = [{"host": "a", "time_ns": 0, "cpus": 4, "load_1m": load, "cpu_stall_frac": stall}]
     tables["host_sample"] = HOST_TABLES["host_sample"].conform(pa.Table.from_pylist(samples))
+    row = {"step": 0, "level": "collectives", "steps": job.steps, "dur_ns": 1000 * MS}
+    stretches = [
+        {**row, "rank": rank, "queued_ns": round(share * 1000 * MS)}
+        for rank, share in enumerate(queued or ())
+    ]
+    if stretches:
+        tables["recording"] = TABLES["recording"].conform(pa.Table.from_pylist(stretches))
     run = {**base.run, "device_name": "CPU"}
     clocks = dict.fromkeys(base.ranks, "a")
     tables = {**base.tables, **tables}
@@ -142,6 +152,28 @@ def test_a_rank_that_waits_for_a_processor_is_not_blamed(
     assert (found.confidence >= 0.5) == is_blamed
     assert (found.severity == "critical") == is_blamed
     assert (found.remedy.code == "crowded.remedy") == (not is_blamed)
+
+
+@pytest.mark.parametrize(
+    ("queued", "is_blamed"),
+    [
+        ((0.3, 0.3, 0.3, 0.3), True),
+        ((0.3, 0.4, 0.3, 0.3), False),
+        ((0.1, 0.15, 0.1, 0.1), False),
+        ((0.1, 0.1, 0.1, 0.1), True),
+        ((0.0, 0.0, 0.0, 0.0), False),
+    ],
+    ids=["sleeps", "waits", "its threads wait", "sleeps beside threads that wait", "not counted"],
+)
+def test_what_the_kernel_counted_tells_a_sleep_from_a_wait_for_a_processor(queued, is_blamed):
+    """Fails when a rank that sleeps on a crowded host is excused, or one that waits there is blamed."""
+    findings = crowded_job(5 * MS, 10 * MS, queued=queued)
+    (found,) = (own for own in findings if own.kind == "straggler_rank")
+    assert found.where["rank"] == 1
+    assert (found.confidence >= 0.5) == is_blamed
+    said = of_code(found.evidence, "crowded.queued")
+    assert bool(said) == (is_blamed and queued[0] > 0)
+    assert all(own["own_ns"] == pytest.approx(own["peers_ns"]) for own in said)
 
 
 def late_by_turns(stall, load=24.0):
