@@ -138,6 +138,7 @@ def test_a_job_that_is_killed_is_followed_up_to_its_death(browser, tmp_path):
         expect(page.locator(".ms-marked")).to_contain_text("rank 1, selected")
 
 
+@pytest.mark.sampled(keep=())
 def test_a_job_that_ends_in_order_is_followed_up_to_its_end(browser, tmp_path):
     """Fails when the page of a job that ended in order goes on to call it running."""
     with _training(tmp_path, STEPS_TO_THE_END), _live_page(browser, tmp_path) as page:

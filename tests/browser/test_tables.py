@@ -34,6 +34,7 @@ def _rows(table) -> list[list[str]]:
     )
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("place", FIGURES)
 def test_every_figure_has_a_table(page, place):
     """Fails when a figure has no table, or one without names of its columns."""

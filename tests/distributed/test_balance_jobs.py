@@ -48,6 +48,7 @@ def balance(run: Path, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sampled(keep=())
 def test_the_promised_gain_is_the_one_of_the_repaired_job(tmp_path):
     """Fails when a job with the proposed layers gains another share of the step than promised."""
     folders = {split: tmp_path / "-".join(map(str, split)) for split in (NOW, THEN)}

@@ -140,6 +140,7 @@ CHAINS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(keep=("tied",))
 @pytest.mark.slow
 @pytest.mark.parametrize("chain", CHAINS)
 def test_any_mesh_loads_what_any_other_saved(chain: str, tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def slow_down(folder: Path) -> None:
     (folder / "train.py").write_text(TRAIN.format(seconds=0.2))
 
 
+@pytest.mark.sampled(keep=())
 def test_github(project_dir: Path, repository: Path) -> None:
     """A stranger who copies the file would have to repair it first, or a slow change would pass it."""
     content = yaml.safe_load((project_dir / "docs" / "ci" / "github-actions.yml").read_text())
@@ -110,6 +111,7 @@ def test_github(project_dir: Path, repository: Path) -> None:
     assert "failures" in (repository / "gate.xml").read_text()
 
 
+@pytest.mark.sampled(keep=())
 def test_gitlab(project_dir: Path, repository: Path) -> None:
     """The same for GitLab, whose reports are files."""
     content = yaml.safe_load((project_dir / "docs" / "ci" / "gitlab-ci.yml").read_text())

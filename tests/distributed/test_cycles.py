@@ -134,6 +134,7 @@ def job(tmp_path, project_dir, free_port):
     job.end()
 
 
+@pytest.mark.sampled(keep=())
 def test_a_job_survives_many_recordings_and_traces_that_are_called_off(job):
     """Fails when memory, threads or descriptors grow with each order, or a loss changes by a bit."""
     here = job.here()

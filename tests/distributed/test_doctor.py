@@ -27,6 +27,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.sampled(keep=())
 def test_a_job_compares_itself_with_and_without(tmp_path: Path):
     """Fails when ranks switch at different steps, or the result lacks what makes it honest."""
     script = tmp_path / "train.py"

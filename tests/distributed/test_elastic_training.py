@@ -147,6 +147,7 @@ def test_a_job_goes_on_after_a_rank_was_killed(
     assert len(steps) >= first
 
 
+@pytest.mark.sampled(keep=())
 def test_a_job_goes_on_with_fewer_replicas(
     start_agent: Callable[..., Agent], free_port: Callable[[], int], tmp_path: Path
 ) -> None:

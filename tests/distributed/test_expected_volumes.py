@@ -31,6 +31,7 @@ STOPS = ("tp", "all_reduce", "early_stop", 1)
 HOP = ("cp", "send", "ring_return", 1)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("sizes", "parts", "differences"),
     [

@@ -112,6 +112,7 @@ def _ended_attach(place, moment, *, is_held):
     return command.returncode, words
 
 
+@pytest.mark.sampled(keep=("socket-True",))
 @pytest.mark.parametrize(
     ("name", "is_held"),
     [("script", False), ("debugger", False), ("run", False), ("socket", False), ("socket", True)],

@@ -25,6 +25,7 @@ def run_pytest(folder, *words):
     )
 
 
+@pytest.mark.sampled(keep=())
 def test_the_documented_example_runs_beside_itself(project_dir, tmp_path):
     """The example would not work as it is printed, or jobs of two workers would meet."""
     page = (project_dir / "docs" / "pytest.md").read_text(encoding="utf-8")

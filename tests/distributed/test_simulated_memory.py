@@ -23,6 +23,7 @@ RUN = (
 TWO_REPLICAS = ("layout.pp=1", "layout.dp=2")
 
 
+@pytest.mark.sampled(keep=("overrides0", "overrides1"))
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -23,6 +23,7 @@ for one in "${tasks[@]}"; do wait "$one" || exit; done
 """
 
 
+@pytest.mark.sampled(keep=())
 def test_the_batch_script_starts_ranks_that_find_each_other(tmp_path):
     """Fails if a SLURM job does not train, or its arguments do not reach the trainer."""
     srun = tmp_path / "srun"

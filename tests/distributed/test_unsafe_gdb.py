@@ -32,6 +32,7 @@ while not sys.stdin.closed:
 """
 
 
+@pytest.mark.sampled(keep=())
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb is not installed")
 def test_a_debugger_attaches_a_process_that_has_no_probe(tmp_path, project_dir):
     """Fails when the last resort does not record, or breaks the process."""
