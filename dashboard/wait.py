@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from .instant import instant
 from .loaded_run import LoadedRun
@@ -57,3 +58,11 @@ def wait_arrow(run: LoadedRun, state: ViewState) -> WaitArrow | None:
         came_ns=came,
     )
     return arrow if arrow.is_in(window) else None
+
+
+def wait_json(run: LoadedRun, state: ViewState) -> dict[str, Any] | None:
+    """Return the arrow as plain values: rank, until_ns, waited_for, came_ns; None where none is drawn."""
+    arrow = wait_arrow(run, state)
+    if arrow is None:
+        return None
+    return {name: value for name, value in asdict(arrow).items() if not name.endswith("row")}
