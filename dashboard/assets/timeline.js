@@ -58,12 +58,16 @@
   const asked = () => new URLSearchParams(window.location.search);
   const field = (name) => (name in wanted ? wanted[name] : asked().get(name));
 
+  // Of an address that comes while the one before is drawn, Dash would draw neither.
+  const isDrawing = () => document.getElementById("timeline-content")?.hasAttribute("data-dash-is-loading");
+
   // The address is the state: a figure may be drawn anew while a key is pressed.
   function ask(fields, after = SETTLE_MS) {
     Object.assign(wanted, fields);
     window.clearTimeout(timer);
     timer = window.setTimeout(() => {
       if (!Object.keys(wanted).length) return;
+      if (isDrawing()) return ask({});
       const query = asked();
       for (const [name, value] of Object.entries(wanted)) {
         if (value === null) query.delete(name);

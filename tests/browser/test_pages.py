@@ -556,6 +556,25 @@ def test_a_key_while_the_timeline_is_drawn_counts(page):
     expect(page.get_by_role("heading", name="Step 3")).to_be_visible()
 
 
+def test_a_key_while_another_is_drawn_counts(page):
+    """Fails when a key that comes while the figure is still on its way changes the address alone."""
+    page.add_init_script(SLOW_ANSWERS)
+    _open_timeline(page, "?step=2")
+    _wait_until_listening(page, "timeline-graph")
+    page.wait_for_load_state("networkidle")
+    for _ in range(2):
+        page.keyboard.press("w")
+        page.wait_for_timeout(400)
+    page.wait_for_function(
+        """() => {
+            const query = new URLSearchParams(window.location.search);
+            const drawn = document.querySelector('#timeline-graph .js-plotly-plot')?.layout;
+            const [t0, t1] = ['t0', 't1'].map(name => query.get(name) / 1e6);
+            return t0 && (t1 - t0) / drawn.meta.length_ms < 0.3 && drawn.xaxis.range[0] === t0;
+        }"""
+    )
+
+
 def _plot(page) -> dict[str, float]:
     """Return where the plot of the timeline lies on the page, once it can be asked."""
     page.wait_for_function(
@@ -573,7 +592,9 @@ def test_a_click_tells_what_it_is_and_leads_on(page):
     panel = page.locator("#timeline-instant")
     expect(panel).to_contain_text("rank 2")
     expect(panel).to_contain_text("of the step.")
-    panel.get_by_role("link", name="Pin rank 2 to the top").click()
+    pin = panel.get_by_role("link", name="Pin rank 2 to the top")
+    expect(pin).to_have_attribute("href", re.compile(r"\?step=2&place=2-\d+&pin=2$"))
+    pin.click()
     expect(page).to_have_url(re.compile(r"\?step=2&place=2-\d+&pin=2$"))
     expect(page.locator("#timeline-graph .ytick text").first).to_contain_text("rank 2")
     told = page.request.get(f"/api/v1/runs/{TRAINED}/timeline/at.json?step=2&pin=2&row=0&at=1")
