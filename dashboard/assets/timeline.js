@@ -18,7 +18,7 @@
     ["/", "name a rank"],
     ["Ctrl and wheel", "zoom at the pointer"],
     ["Shift and drag", "move"],
-    ["drag along the names of ranks", "these ranks only"],
+    ["drag along names", "these ranks only"],
     ["click", "what it is, and whom it waited for"],
     ["?", "this list"],
   ];

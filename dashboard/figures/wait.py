@@ -13,7 +13,7 @@ NAME = "wait"
 
 _NS_PER_MS = 1e6
 _SHAFT_PX, _HALO_PX = 2, 6
-_BEGIN_PX, _HEAD_PX = 9, 14
+_HEAD_PX = 14
 
 
 def wait_traces(arrow: WaitArrow) -> list[go.Scatter]:
@@ -35,9 +35,9 @@ def _line(arrow: WaitArrow, colour: str, width: int, *, grown: int, **options: s
         mode="lines+markers",
         line={"color": colour, "width": width},
         marker={
-            "symbol": ["circle", "arrow"],
+            "symbol": "arrow",
             "angleref": "previous",
-            "size": [_BEGIN_PX + grown, _HEAD_PX + grown],
+            "size": [0, _HEAD_PX + grown],
             "color": colour,
             "opacity": 1,
             "line": {"color": colour, "width": 0},

@@ -21,7 +21,7 @@ from .slices import StepSlices
 _MOST_AT_ONCE = 4
 """Operations of a rank at one time, of which the one that began last is looked for."""
 _COLUMNS = ["rank", "group_id", "axis", "kind", "size_bytes", "join", "begin_ns", "end_ns"]
-_COLUMNS += ["split_ns", "wire_ns", "waited_ns", "last"]
+_COLUMNS += ["start_ns", "split_ns", "wire_ns", "waited_ns", "last"]
 _WAITED_FOR = [kind.value for kind in SYNCHRONISING]
 
 
@@ -55,8 +55,8 @@ class StepTransfers:
 
     frame: pd.DataFrame
     """A row a member of each: rank, group_id, axis, kind, size_bytes, join, begin_ns and end_ns (from when
-    until when it stood in it, as the figure has it), split_ns and wire_ns as in ``CommunicationEvents``, waited_ns
-    (NaN where that is not known) and last (the rank that came last, -1 if nobody did)."""
+    until when it stood in it, as the figure has it), start_ns, split_ns and wire_ns as in ``CommunicationEvents``,
+    waited_ns (NaN where that is not known) and last (the rank that came last, -1 if nobody did)."""
     shift_ns: int
     """What to add to a time of the capture to find it in the frame."""
 
@@ -158,7 +158,7 @@ def transfer_at(transfers: StepTransfers, rank: int, time_ns: int) -> Transfer |
     event = own.iloc[int(own["begin_ns"].to_numpy().argmax())]
     members = frame[frame["join"] == event["join"]]
     last = int(event["last"])
-    came = members.loc[members["rank"] == last, "begin_ns"]
+    came = members.loc[members["rank"] == last, "start_ns"]
     is_awaited = last not in (-1, rank)
     return Transfer(
         kind=str(event["kind"]),
