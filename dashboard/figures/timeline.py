@@ -73,17 +73,7 @@ def timeline(
         range=[window_ns[0] / _NS_PER_MS, window_ns[1] / _NS_PER_MS],
         title="time in the step, ms",
     )
-    every = 1 if count <= _MOST_LABELS else -(-count // _ROOMY_LABELS)
-    ticks = _ticks(step.labels, every)
-    figure.update_yaxes(
-        range=[count - 0.5, -0.5],
-        fixedrange=True,
-        tickmode="array",
-        tickvals=ticks,
-        ticktext=[plain(step.labels[at]) for at in ticks],
-        tickfont={"size": 10 if every == 1 and count > _ROOMY_LABELS else 13},
-        showgrid=False,
-    )
+    _name_rows(figure, step)
     # The grid would be drawn over a picture.
     figure.update_xaxes(showgrid=not is_picture)
     height = int(np.clip(_BORDER_PX + _ROW_PX * count, _MIN_PX, _MAX_PX))
@@ -103,6 +93,22 @@ def timeline(
         },
     )
     return with_table(figure, COLUMNS, sum_rows(step, window_ns))
+
+
+def _name_rows(figure: go.Figure, step: StepSlices) -> None:
+    """Give a figure a row a rank, from top to bottom, with as many names as there is room for."""
+    count = len(step.ranks)
+    every = 1 if count <= _MOST_LABELS else -(-count // _ROOMY_LABELS)
+    ticks = _ticks(step.labels, every)
+    figure.update_yaxes(
+        range=[count - 0.5, -0.5],
+        fixedrange=True,
+        tickmode="array",
+        tickvals=ticks,
+        ticktext=[plain(step.labels[at]) for at in ticks],
+        tickfont={"size": 10 if every == 1 and count > _ROOMY_LABELS else 13},
+        showgrid=False,
+    )
 
 
 def _add_bars(
