@@ -9,6 +9,7 @@ from tests.unit.dashboard.conftest import write_synthetic
 
 from meshscope.analyze.output.timeline.slices import in_window
 from meshscope.analyze.wording.message import message
+from meshscope.dashboard.app import create_app
 from meshscope.dashboard.live import live
 from meshscope.dashboard.loaded_run import RECENT_NS, is_running
 from meshscope.dashboard.pages import shell
@@ -115,6 +116,31 @@ def test_silence_of_a_running_job_is_news(tmp_path, monkeypatch):
     assert not is_running(run)
     assert store.news(name, written_ns) is News.SILENT
     assert store.news(name, written_ns - 1) is News.MORE
+
+
+def test_who_was_silent_is_asked_again(tmp_path, monkeypatch):
+    """Fails when a page that says a job may hang never hears that it has gone on."""
+    name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
+    written_ns = RunStore(tmp_path).get(name).times.written_ns
+    client = create_app(tmp_path).server.test_client()
+    _at(monkeypatch, written_ns + RECENT_NS)
+    state = {"news-since.data": str(written_ns), "url.pathname": f"/run/{name}/mesh"}
+    asked = {
+        "output": "..news.children...news-poll.disabled..",
+        "outputs": [_prop("news.children"), _prop("news-poll.disabled")],
+        "inputs": [{**_prop("news-poll.n_intervals"), "value": 1}],
+        "state": [
+            {**_prop(key), "value": value} for key, value in {**state, "url.search": ""}.items()
+        ],
+        "changedPropIds": ["news-poll.n_intervals"],
+    }
+    answer = client.post("/_dash-update-component", json=asked).json["response"]
+    assert "the job may hang" in str(answer["news"]["children"])
+    assert answer["news-poll"]["disabled"] is False
+
+
+def _prop(key):
+    return dict(zip(("id", "property"), key.split("."), strict=True))
 
 
 def test_a_sign_of_life_without_new_steps_is_news(tmp_path):
