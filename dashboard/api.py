@@ -24,6 +24,7 @@ from .state import ViewState, parse_query
 from .store import RunStore
 from .trend import trend
 from .trust import trust
+from .wait import wait_json
 
 DEFAULT_TILE_WIDTH = 1200
 LIST_MAX_NEW = 4
@@ -35,7 +36,9 @@ _TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = 
     "findings": lambda _store, run, _state: views.findings(run),
     "stragglers": lambda _store, run, state: views.stragglers(run, state),
     "hang": lambda _store, run, _state: views.hang(run),
-    "timeline": lambda _store, run, state: views.timeline_json(run, state),
+    "timeline": lambda _store, run, state: (
+        views.timeline_json(run, state) | {"wait": wait_json(run, state)}
+    ),
     "mesh": lambda _store, run, state: views.mesh_json(run, state),
     "communication": lambda _store, run, _state: views.communication(run),
     "links": lambda _store, run, _state: views.links(run),

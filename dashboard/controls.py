@@ -7,7 +7,7 @@ from typing import Any
 
 from .loaded_run import LoadedRun
 from .pages import timeline
-from .state import ViewState, parse_query, with_changes
+from .state import ViewState, parse_query, whole_view, with_changes
 from .views import shown_step
 
 _NS_PER_MS = 1e6
@@ -38,7 +38,7 @@ def chosen_view(run: LoadedRun, state: ViewState, control: str) -> ViewState:
         control: Id of the button.
     """
     if control == "timeline-fit":
-        return state.zoomed(None)
+        return whole_view(state)
     return state.at_step(
         timeline.neighbour(run, state, -1 if control == "timeline-previous" else 1)
     )
@@ -89,7 +89,7 @@ def zoomed_view(state: ViewState, relayout: dict[str, Any] | None) -> ViewState 
     if not relayout:
         return None
     if relayout.get("xaxis.autorange"):
-        return state.zoomed(None)
+        return whole_view(state)
     borders = [relayout.get(f"xaxis.range[{end}]") for end in (0, 1)]
     if not all(isinstance(border, (int, float)) for border in borders):
         return None

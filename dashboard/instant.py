@@ -39,7 +39,8 @@ def instant(
     Returns:
         step; rank and place, None outside the rows; of the slice category, text, start_ns, end_ns, dur_ns and
         microbatch, None where nothing is drawn; operation (kind, axis, group_id, size_bytes, ranks,
-        waited_ns, wire_ns, waited_for), None where there is none; operation_unknown_because, else None.
+        waited_ns, wire_ns, waited_for, came_ns, until_ns), None where there is none, its times from the start
+        of the step; operation_unknown_because, else None.
     """
     # What is left out of the figure was recorded all the same; the rows are the same without it.
     step, _ = timeline(run, replace(state, hidden=()))
@@ -67,8 +68,14 @@ def instant(
         if transfers is None:
             told["operation_unknown_because"] = _NOT_ANALYSED
         elif own := transfer_at(transfers, told["rank"], step.origin_ns + at_ns):
-            told["operation"] = asdict(own)
+            told["operation"] = asdict(_from_start(own, step.origin_ns))
     return told
+
+
+def _from_start(own: Transfer, origin_ns: int) -> Transfer:
+    """Return an operation with its times from the start of the step."""
+    came, until = (None if ns is None else ns - origin_ns for ns in (own.came_ns, own.until_ns))
+    return replace(own, came_ns=came, until_ns=until)
 
 
 def sentences(told: dict[str, Any]) -> list[str]:

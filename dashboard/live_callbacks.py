@@ -59,4 +59,5 @@ def _register_news(app: Dash, store: RunStore) -> None:
         found = store.news(place[0], int(str(since)))
         if found is News.NONE:
             return no_update, no_update
-        return shell.news(f"{path}{query or ''}", is_over=found is News.OVER), True
+        # Who was silent may go on.
+        return shell.news(f"{path}{query or ''}", found), found is not News.SILENT

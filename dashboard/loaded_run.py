@@ -21,6 +21,7 @@ from meshscope.analyze.output.timeline.at_instant import StepTransfers, step_tra
 from meshscope.analyze.output.timeline.slices import (
     StepSlices,
     bare_steps,
+    of_ranks,
     step_slices,
     steps_of,
     worst_rows,
@@ -38,6 +39,7 @@ from .mesh import rank_step_matrix
 from .paths import LastAccount, StepPath, step_path
 from .replays import Replays
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 STANDSTILL = ENDS
@@ -87,7 +89,7 @@ class LoadedRun:
     stood_still_in: int | None = None
     """Step in which the job came to a standstill; None where it did not, or nothing tells."""
     _drawn: dict[int, StepSlices] = field(default_factory=dict, repr=False, compare=False)
-    _rows: dict[int, tuple[StepSlices, StepSlices]] = field(
+    _rows: dict[tuple[int, tuple[int, int] | None], tuple[StepSlices, StepSlices]] = field(
         default_factory=dict, repr=False, compare=False
     )
     _transfers: dict[int, StepTransfers | None] = field(
@@ -106,17 +108,24 @@ class LoadedRun:
             _keep_few(self._drawn, step, found)
         return found
 
-    def rows(self, step: int) -> StepSlices:
-        """Return a step in the rows that a figure has pixels for, with the ranks of findings marked."""
+    def rows(self, step: int, within: tuple[int, int] | None = None) -> StepSlices:
+        """Return a step in the rows that a figure has pixels for, with the ranks of findings marked.
+
+        Args:
+            step: The step.
+            within: First and last of the rows of all ranks that are wanted, None for all.
+        """
         drawn = self.step(step)
-        found = self._rows.get(step)
+        found = self._rows.get((step, within))
         if found is None or found[0] is not drawn:
             named = {rank for one in self.diagnosis.findings for rank in ranks_named(one.where)}
             if len(named) > len(drawn.ranks) // 2:
                 named = set()  # Who is everybody is nobody to look at.
-            rows = worst_rows(drawn, MOST_ROWS, self._slowness(step), named)
-            found = drawn, rows
-            _keep_few(self._rows, step, found)
+            wanted = drawn
+            if within is not None:
+                wanted = of_ranks(drawn, drawn.ranks[within[0] : within[1] + 1], ())
+            found = drawn, worst_rows(wanted, MOST_ROWS, self._slowness(step), named)
+            _keep_few(self._rows, (step, within), found)
         return found[1]
 
     def transfers(self, step: int) -> StepTransfers | None:
@@ -303,9 +312,9 @@ def layout_words(trace: Trace) -> str:
     return " ".join(axes)
 
 
-def _keep_few(kept: dict[int, Value], step: int, value: Value) -> None:
+def _keep_few(kept: dict[Key, Value], key: Key, value: Value) -> None:
     """Keep the value of one more step, and drop the oldest beyond the last few."""
     for oldest in list(kept)[: 1 - _KEPT_STEPS]:
         kept.pop(oldest, None)
-    kept[step] = value
+    kept[key] = value
     release_unused()

@@ -1,4 +1,4 @@
-"""What a page shows, as the query of its URL: step, ranks, time window, critical path, metric, other run, changes.
+"""What a page shows, as the query of its URL: step, ranks, window of time and rows, place, path, metric, run, changes.
 
 The URL is the only state. It comes from outside, so every field is checked, and
 a field that makes no sense is left out and named, never passed on.
@@ -24,8 +24,9 @@ _SHOWN = "1"
 _MAX_DIGITS = 19
 _MAX_FIELDS = 40
 _NUMBERS = ("step", "rank", "t0", "t1")
+_PAIRS = ("rows", "place")
 _SEVERAL = ("fix", "set", "pin", "hide")
-_KNOWN = (*_NUMBERS, "metric", "path", "before", *_SEVERAL)
+_KNOWN = (*_NUMBERS, *_PAIRS, "metric", "path", "before", *_SEVERAL)
 _NAME_SHOWN = 32
 MAX_CHANGES = 16
 """Changes of a kind, and pinned ranks, that an address can name."""
@@ -44,6 +45,10 @@ class ViewState:
     """Start of the time window, ns from the start of the step."""
     t1: int | None = None
     """End of the time window, ns."""
+    rows: tuple[int, int] | None = None
+    """First and last of the rows that the timeline shows below the pinned ones, from 0; None for all."""
+    place: tuple[int, int] | None = None
+    """Rank and time, ns from the start of the step, of which the timeline tells what it is."""
     metric: str = METRICS[0]
     path: bool = False
     """Whether the critical path is drawn over the timeline."""
@@ -76,6 +81,8 @@ class ViewState:
         """Return the query with its question mark, empty for the default view."""
         fields = {"step": self.step, "rank": self.rank, "t0": self.t0, "t1": self.t1}
         pairs = [(name, str(value)) for name, value in fields.items() if value is not None]
+        spans = {"rows": self.rows, "place": self.place}
+        pairs += [(name, "-".join(map(str, pair))) for name, pair in spans.items() if pair]
         if self.metric != METRICS[0]:
             pairs.append(("metric", self.metric))
         if self.path:
@@ -98,11 +105,11 @@ class ViewState:
 
     def at_step(self, step: int) -> ViewState:
         """Return the whole of another step."""
-        return replace(self, step=step, t0=None, t1=None, rejected=())
+        return replace(self, step=step, t0=None, t1=None, place=None, rejected=())
 
     def around(self, rank: int | None) -> ViewState:
         """Return the same view of the groups of a rank; None for all ranks."""
-        return replace(self, rank=rank, rejected=())
+        return replace(self, rank=rank, rows=None, rejected=())
 
     def zoomed(self, window_ns: tuple[int, int] | None) -> ViewState:
         """Return the same view with another time window; None shows the whole step."""
@@ -125,7 +132,12 @@ class ViewState:
 def view_at(step: int, window_ns: tuple[int, int], like: ViewState) -> ViewState:
     """Return the view of exactly this window, of what a view shows; a negative step is the whole capture."""
     own = ViewState(step=step if step >= 0 else None, t0=window_ns[0], t1=window_ns[1])
-    return replace(own, rank=like.rank, pins=like.pins, hidden=like.hidden)
+    return replace(own, rank=like.rank, rows=like.rows, pins=like.pins, hidden=like.hidden)
+
+
+def whole_view(state: ViewState) -> ViewState:
+    """Return the same view of the whole step and of all rows."""
+    return replace(state, t0=None, t1=None, rows=None, rejected=())
 
 
 def with_changes(state: ViewState, fixes: Sequence[str], settings: Sequence[str]) -> ViewState:
@@ -148,11 +160,14 @@ def with_hidden(state: ViewState, name: str, *, hidden: bool) -> ViewState:
 def parse_query(query: str | None) -> ViewState:
     """Return the view that a query asks for."""
     numbers: dict[str, int] = {}
+    pairs: dict[str, tuple[int, int]] = {}
     metric, path, before = METRICS[0], False, None
     fields, several, rejected = _fields(query or "")
     for name, value in fields.items():
         if name in _NUMBERS and _is_number(value):
             numbers[name] = int(value)
+        elif name in _PAIRS and (pair := _pair(name, value)):
+            pairs[name] = pair
         elif name == "metric" and value in METRICS:
             metric = value
         elif name == "path" and value == _SHOWN:
@@ -165,7 +180,12 @@ def parse_query(query: str | None) -> ViewState:
         del numbers["t0"], numbers["t1"]
         rejected.append("t0, t1")
     return ViewState(
-        **numbers,
+        step=numbers.get("step"),
+        rank=numbers.get("rank"),
+        t0=numbers.get("t0"),
+        t1=numbers.get("t1"),
+        rows=pairs.get("rows"),
+        place=pairs.get("place"),
         metric=metric,
         path=path,
         before=before,
@@ -203,6 +223,15 @@ def _fields(query: str) -> tuple[dict[str, str], dict[str, list[str]], list[str]
 
 def _is_number(text: str) -> bool:
     return text.isdecimal() and len(text) < _MAX_DIGITS
+
+
+def _pair(name: str, text: str) -> tuple[int, int] | None:
+    """Return the two numbers of ``3-7``; None for anything else, and for rows from the last to the first."""
+    first, _, second = text.partition("-")
+    if not _is_number(first) or not _is_number(second):
+        return None
+    pair = int(first), int(second)
+    return None if name == "rows" and pair[0] > pair[1] else pair
 
 
 def _is_change(text: str) -> bool:

@@ -55,6 +55,8 @@ class News(Enum):
     """More was recorded."""
     OVER = 2
     """Nothing more was recorded, but the processes of all ranks have gone away."""
+    SILENT = 3
+    """Nothing was recorded for so long that a view calls the job running no more."""
 
 
 class _Known(NamedTuple):
@@ -196,7 +198,9 @@ class RunStore:
         shown_ns = kept.times.written_ns if is_kept and kept is not None else key[-1]
         if shown_ns != written_ns:
             return News.MORE
-        return News.OVER if is_over else News.NONE
+        if is_over:
+            return News.OVER
+        return News.SILENT if unix_ns() - written_ns >= RECENT_NS else News.NONE
 
     def latest(self, run_id: str) -> LoadedRun:
         """Return a run as ``get`` does; while another call analyses it anew, as it was before.

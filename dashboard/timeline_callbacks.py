@@ -1,4 +1,7 @@
-"""What a control, a key, a zoom and a click on the timeline do: each but the click writes the address."""
+"""What a control, a key, a zoom and a click on the timeline do: each writes the address.
+
+The browser writes that of a key and a click, once they have settled.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ def register(app: Dash, store: RunStore) -> None:
 def _register_steps(app: Dash, store: RunStore) -> None:
     @app.callback(
         Output("timeline-content", "children"),
+        Output("timeline-instant", "children", allow_duplicate=True),
         Output("timeline-step", "value"),
         Output("timeline-rank", "value"),
         Output("timeline-path", "checked"),
@@ -41,12 +45,12 @@ def _register_steps(app: Dash, store: RunStore) -> None:
     def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
         run, state = run_at(store, path, "timeline-content"), parse_query(query)
         if run is None or state.is_asked_by(drawn):
-            return (no_update,) * 10
+            return (no_update,) * 11
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
-        content = timeline.content(run, state)
+        content = timeline.content(run, state), timeline.place_panel(run, state)
         controls = (str(step), timeline.rank_text(state), state.path, bool(reason), reason)
-        return content, *controls, not reason, state.query(), *view_links(run, "timeline", state)
+        return *content, *controls, not reason, state.query(), *view_links(run, "timeline", state)
 
     @app.callback(
         Output("timeline-url", "search"),

@@ -18,7 +18,6 @@ from meshscope.analyze.output.json.standstill import standstill_to_json
 from meshscope.analyze.output.timeline.categories import LABELS, Category
 from meshscope.analyze.output.timeline.slices import (
     StepSlices,
-    around,
     in_window,
     with_pinned,
     without_categories,
@@ -31,6 +30,7 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from .loaded_run import LoadedRun, is_running, layout_words
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
+from .rows import drawn_rows, is_beyond, shown_rows
 from .run_entry import RunEntry
 from .state import ViewState
 from .store import RunStore
@@ -136,11 +136,7 @@ def typical_step(diagnosis: Diagnosis, steps: Sequence[int]) -> int:
 def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:
     """Return the step that a view shows and the window of it."""
     number = shown_step(run, state)
-    if state.rank is not None and state.rank in run.trace.ranks:
-        step = around(run.step(number), state.rank, run.trace.layout)
-    else:
-        step = run.rows(number)
-    step = with_pinned(step, run.step(number), state.pins)
+    step = with_pinned(drawn_rows(run, number, state), run.step(number), state.pins)
     step = without_categories(step, [Category[name.upper()] for name in state.hidden])
     return step, state.window(step.length_ns)
 
@@ -148,6 +144,7 @@ def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, i
 def timeline_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
     """Return the slices of the window that a view shows."""
     step, window = timeline(run, state)
+    rows = shown_rows(run, step, state)
     seen = in_window(step.slices, window)
     sent = seen.head(MAX_JSON_SLICES)
     names = sent["category"].map(lambda value: LABELS[Category(value)])
@@ -160,6 +157,7 @@ def timeline_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
         "is_broken_off": step.is_broken_off,
         "window_ns": list(window),
         "ranks": list(step.ranks),
+        "rows": {"shown": list(rows.shown), "count": rows.count},
         "undrawn_communications": step.undrawn,
         "slices_in_window": len(seen),
         "slices": sent.drop(columns=["row", "category"]).assign(category=names).to_dict("records"),
@@ -175,8 +173,9 @@ def left_out(run: LoadedRun, state: ViewState) -> tuple[str, ...]:
     absent = ["step"] if state.step is not None and state.step not in run.steps else []
     unknown = ["rank"] if state.rank is not None and state.rank not in run.trace.ranks else []
     outside = ["t0, t1"] if state.is_outside(step.length_ns) else []
+    beyond = ["rows"] if is_beyond(run, step.step, state) else []
     pins = [f"pin={rank}" for rank in state.pins if rank not in run.trace.ranks]
-    return (*state.rejected, *absent, *unknown, *outside, *pins)
+    return (*state.rejected, *absent, *unknown, *outside, *beyond, *pins)
 
 
 def critical_path(run: LoadedRun, state: ViewState) -> StepPath | None:

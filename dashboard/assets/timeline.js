@@ -6,14 +6,19 @@
   const WHEEL = 1.25;
   const STILL_PX = 3;
   const REST_MS = 90;
+  // A second click within that makes them one that shows the whole step.
+  const CLICK_MS = 350;
   const KEYS = [
     ["w, s", "zoom in, out"],
     ["a, d", "to the left, right"],
-    ["f", "whole step"],
+    ["e, q", "fewer, more ranks, around the pointer"],
+    ["k, j", "to the ranks above, below"],
+    ["f", "whole step, all ranks"],
     ["[, ]", "previous, next step"],
     ["/", "name a rank"],
     ["Ctrl and wheel", "zoom at the pointer"],
     ["Shift and drag", "move"],
+    ["drag along names", "these ranks only"],
     ["click", "what it is, and whom it waited for"],
     ["?", "this list"],
   ];
@@ -22,12 +27,18 @@
     s: (t0, t1) => [t0 - (t1 - t0) / 2, t1 + (t1 - t0) / 2],
     a: (t0, t1) => [t0 - (t1 - t0) / 4, t1 - (t1 - t0) / 4],
     d: (t0, t1) => [t0 + (t1 - t0) / 4, t1 + (t1 - t0) / 4],
-    // Not by its button: a figure that is drawn anew meanwhile would take the click with it.
-    f: () => [0, Number.MAX_VALUE],
+  };
+  const ROW_MOVES = {
+    e: ([first, last], at) => around(first, last, at, 1 / 2),
+    q: ([first, last], at) => around(first, last, at, 2),
+    k: ([first, last]) => [first - Math.ceil((last - first + 1) / 4), last - first + 1],
+    j: ([first, last]) => [first + Math.ceil((last - first + 1) / 4), last - first + 1],
   };
   const BUTTONS = { "[": "timeline-previous", "]": "timeline-next" };
-  let wanted = null;
+  // Fields of the address that are asked for and not yet in it; null for one that goes away.
+  let wanted = {};
   let timer = null;
+  let pointer = null;
 
   const figure = () => document.querySelector("#timeline-graph .js-plotly-plot");
 
@@ -38,32 +49,71 @@
     return [begin, begin + width];
   }
 
+  // So many rows about one of them, which keeps its place among them: where they begin, and how many.
+  function around(first, last, at, factor) {
+    const count = Math.max(Math.round((last - first + 1) * factor), 1);
+    return [Math.round(at - ((at - first) * count) / (last - first + 1)), count];
+  }
+
+  const asked = () => new URLSearchParams(window.location.search);
+  const field = (name) => (name in wanted ? wanted[name] : asked().get(name));
+
+  // Of an address that comes while the one before is drawn, Dash would draw neither.
+  const isDrawing = () => document.getElementById("timeline-content")?.hasAttribute("data-dash-is-loading");
+
   // The address is the state: a figure may be drawn anew while a key is pressed.
+  function ask(fields, after = SETTLE_MS) {
+    Object.assign(wanted, fields);
+    window.clearTimeout(timer);
+    timer = window.setTimeout(() => {
+      if (!Object.keys(wanted).length) return;
+      if (isDrawing()) return ask({});
+      const query = asked();
+      for (const [name, value] of Object.entries(wanted)) {
+        if (value === null) query.delete(name);
+        else query.set(name, value);
+      }
+      wanted = {};
+      const words = query.toString();
+      window.dash_clientside.set_props("timeline-url", { search: words ? `?${words}` : "" });
+    }, after);
+  }
+
   function move(change) {
     const length = figure()?.layout?.meta?.length_ms;
     if (!length) return;
-    const query = new URLSearchParams(window.location.search);
-    const asked = (name, otherwise) => (query.has(name) ? Number(query.get(name)) / NS_PER_MS : otherwise);
-    wanted = inside(change(...(wanted || [asked("t0", 0), asked("t1", length)])), length);
-    window.clearTimeout(timer);
-    timer = window.setTimeout(() => {
-      const [t0, t1] = wanted;
-      wanted = null;
-      const places = { t0: Math.round(t0 * NS_PER_MS), t1: Math.round(t1 * NS_PER_MS) };
-      const isWhole = t1 - t0 >= length;
-      for (const [name, ns] of Object.entries(places)) {
-        if (isWhole) query.delete(name);
-        else query.set(name, ns);
-      }
-      const words = query.toString();
-      window.dash_clientside.set_props("timeline-url", { search: words ? `?${words}` : "" });
-    }, SETTLE_MS);
+    const border = (name, otherwise) => (field(name) === null ? otherwise : Number(field(name)) / NS_PER_MS);
+    const [t0, t1] = inside(change(border("t0", 0), border("t1", length)), length);
+    const isWhole = t1 - t0 >= length;
+    const ns = (ms) => (isWhole ? null : Math.round(ms * NS_PER_MS));
+    ask({ t0: ns(t0), t1: ns(t1) });
+  }
+
+  function shownRows(count) {
+    const [first, last] = (field("rows") || `0-${count - 1}`).split("-").map(Number);
+    return first < count ? [first, Math.min(last, count - 1)] : [0, count - 1];
+  }
+
+  function moveRows(change) {
+    const { rows: count, spans } = figure()?.layout?.meta || {};
+    if (!count) return;
+    const [first, last] = shownRows(count);
+    const pointed = pointer && placeOf(pointer);
+    const [low, high] = (pointed && spans[pointed.row]) || [first, last];
+    const at = Math.min(Math.max((low + high + 1) / 2, first), last + 1);
+    const [begin, wide] = change([first, last], at);
+    askRows(begin, Math.min(wide, count), count);
+  }
+
+  function askRows(begin, wide, count) {
+    const from = Math.min(Math.max(begin, 0), count - wide);
+    ask({ rows: wide >= count ? null : `${from}-${from + wide - 1}` });
   }
 
   function press(button) {
     // What was asked for before must not come after it.
     window.clearTimeout(timer);
-    wanted = null;
+    wanted = {};
     document.getElementById(button)?.click();
   }
 
@@ -87,6 +137,9 @@
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
     if (!document.getElementById("timeline-content")) return;
     if (MOVES[event.key]) move(MOVES[event.key]);
+    else if (ROW_MOVES[event.key]) moveRows(ROW_MOVES[event.key]);
+    // Not by its button: a figure that is drawn anew meanwhile would take the click with it.
+    else if (event.key === "f") ask({ t0: null, t1: null, rows: null });
     else if (BUTTONS[event.key]) press(BUTTONS[event.key]);
     else if (event.key === "/") document.getElementById("timeline-rank")?.focus();
     else if (event.key === "?") help();
@@ -100,14 +153,24 @@
 
   // The row and the time under the pointer; nothing outside the plot.
   function placeOf(event) {
+    const [area, axes] = plot();
+    if (!area) return null;
+    const x = event.clientX - area.left;
+    const row = rowOf(event, area, axes);
+    if (x < 0 || x > area.width || row === null) return null;
+    return { row, at: Math.max(Math.round(axes.xaxis.p2d(x) * NS_PER_MS), 0) };
+  }
+
+  function plot() {
     const shown = figure();
-    const area = shown?.querySelector(".nsewdrag")?.getBoundingClientRect();
     const axes = shown?._fullLayout;
-    if (!area || !axes?.xaxis?.p2d) return null;
-    const [x, y] = [event.clientX - area.left, event.clientY - area.top];
-    if (x < 0 || y < 0 || x > area.width || y > area.height) return null;
-    const row = Math.round(axes.yaxis.p2d(y));
-    return { row, at: Math.round(axes.xaxis.p2d(x) * NS_PER_MS) };
+    return axes?.xaxis?.p2d ? [shown.querySelector(".nsewdrag")?.getBoundingClientRect(), axes] : [];
+  }
+
+  function rowOf(event, area, axes) {
+    const y = event.clientY - area.top;
+    const rows = axes.yaxis.range[0] - 0.5;
+    return y < 0 || y > area.height ? null : Math.min(Math.max(Math.round(axes.yaxis.p2d(y)), 0), rows);
   }
 
   // A wheel alone scrolls the page.
@@ -124,23 +187,73 @@
     { passive: false },
   );
 
+  // From one name of a rank to another: these rows alone. A band shows which.
+  let named = null;
+
+  function nameAt(event) {
+    const [area, axes] = event.target.closest?.("#timeline-graph") ? plot() : [];
+    return area && event.clientX < area.left ? rowOf(event, area, axes) : null;
+  }
+
+  function band(rows) {
+    document.getElementById("ms-band")?.remove();
+    const [area, axes] = plot();
+    if (!rows || !area) return;
+    const box = document.createElement("div");
+    box.id = "ms-band";
+    box.className = "ms-band";
+    const [top, bottom] = [Math.min(...rows) - 0.5, Math.max(...rows) + 0.5].map((at) => axes.yaxis.d2p(at));
+    box.style.left = `${area.left}px`;
+    box.style.width = `${area.width}px`;
+    box.style.top = `${area.top + top}px`;
+    box.style.height = `${bottom - top}px`;
+    document.body.appendChild(box);
+  }
+
+  function showNamed([one, other]) {
+    const { rows: count, spans } = figure()?.layout?.meta || {};
+    const chosen = (spans || []).slice(Math.min(one, other), Math.max(one, other) + 1).filter(Boolean);
+    if (!chosen.length) return;
+    const first = Math.min(...chosen.map((span) => span[0]));
+    askRows(first, Math.max(...chosen.map((span) => span[1])) - first + 1, count);
+  }
+
   let pressed = null;
   document.addEventListener(
     "mousedown",
     (event) => {
       const inside = event.button === 0 && event.target.closest?.("#timeline-graph");
       pressed = inside ? [event.clientX, event.clientY] : null;
+      const row = inside ? nameAt(event) : null;
+      named = row === null ? null : [row, row];
+      // The names are not to be selected as text.
+      if (named) event.preventDefault();
     },
     true,
   );
+  document.addEventListener("mousemove", (event) => {
+    pointer = event;
+    if (!named) return;
+    const [area, axes] = plot();
+    const row = area ? rowOf(event, area, axes) : null;
+    if (row !== null) named[1] = row;
+    band(named);
+  });
   document.addEventListener(
     "mouseup",
     (event) => {
-      const from = pressed;
+      const [from, rows] = [pressed, named];
       pressed = null;
-      if (!from || Math.hypot(event.clientX - from[0], event.clientY - from[1]) > STILL_PX) return;
-      const place = placeOf(event);
-      if (place) window.dash_clientside.set_props("timeline-at", { data: place });
+      named = null;
+      band(null);
+      const isStill = from && Math.hypot(event.clientX - from[0], event.clientY - from[1]) <= STILL_PX;
+      if (rows && !isStill) return showNamed(rows);
+      if (event.detail > 1) delete wanted.place;
+      const place = isStill && event.detail <= 1 && placeOf(event);
+      if (!place) return;
+      window.dash_clientside.set_props("timeline-at", { data: place });
+      const rank = figure()?.layout?.meta?.ranks?.[place.row];
+      if (rank !== undefined) ask({ place: `${rank}-${place.at}` }, CLICK_MS);
     },
     true,
   );

@@ -14,6 +14,7 @@ from meshscope.analyze.output.timeline.slices import MARK, StepSlices, is_in_win
 
 from .. import units
 from ..paths import Outlines
+from ..rows import ShownRows
 from ..theme import PAPER, plain, styled, with_table
 from ..window_sums import COLUMNS, sum_rows
 from .critical_path import path_traces
@@ -45,6 +46,8 @@ def timeline(
     addresses: tuple[str, str],
     path: Outlines | None = None,
     transfers: StepTransfers | None = None,
+    *,
+    rows: ShownRows | None = None,
 ) -> go.Figure:
     """Return the timeline of a window of one step.
 
@@ -55,6 +58,7 @@ def timeline(
             ``MAX_BARS`` slices, and where is told what a row shows at an instant.
         path: What to outline of the critical path, None for nothing.
         transfers: The operations of the step, by which waiting is hatched; None where nothing tells it.
+        rows: What its rows stand for, by which keys change them; None where they do not.
     """
     figure = go.Figure()
     is_picture = uses_tile(step, window_ns)
@@ -64,25 +68,15 @@ def timeline(
         _add_bars(figure, step, window_ns, transfers)
     if path is not None:
         figure.add_traces(path_traces(path))
-    rows = len(step.ranks)
+    count = len(step.ranks)
     figure.update_xaxes(
         range=[window_ns[0] / _NS_PER_MS, window_ns[1] / _NS_PER_MS],
         title="time in the step, ms",
     )
-    every = 1 if rows <= _MOST_LABELS else -(-rows // _ROOMY_LABELS)
-    ticks = _ticks(step.labels, every)
-    figure.update_yaxes(
-        range=[rows - 0.5, -0.5],
-        fixedrange=True,
-        tickmode="array",
-        tickvals=ticks,
-        ticktext=[plain(step.labels[at]) for at in ticks],
-        tickfont={"size": 10 if every == 1 and rows > _ROOMY_LABELS else 13},
-        showgrid=False,
-    )
+    _name_rows(figure, step)
     # The grid would be drawn over a picture.
     figure.update_xaxes(showgrid=not is_picture)
-    height = int(np.clip(_BORDER_PX + _ROW_PX * rows, _MIN_PX, _MAX_PX))
+    height = int(np.clip(_BORDER_PX + _ROW_PX * count, _MIN_PX, _MAX_PX))
     styled(figure, height)
     figure.update_layout(
         barmode="overlay",
@@ -94,9 +88,27 @@ def timeline(
             "length_ms": step.length_ns / _NS_PER_MS,
             "instant_url": addresses[1],
             "is_picture": is_picture,
+            "ranks": list(step.ranks),
+            **({} if rows is None else {"rows": rows.count, "spans": list(rows.spans)}),
         },
     )
     return with_table(figure, COLUMNS, sum_rows(step, window_ns))
+
+
+def _name_rows(figure: go.Figure, step: StepSlices) -> None:
+    """Give a figure a row a rank, from top to bottom, with as many names as there is room for."""
+    count = len(step.ranks)
+    every = 1 if count <= _MOST_LABELS else -(-count // _ROOMY_LABELS)
+    ticks = _ticks(step.labels, every)
+    figure.update_yaxes(
+        range=[count - 0.5, -0.5],
+        fixedrange=True,
+        tickmode="array",
+        tickvals=ticks,
+        ticktext=[plain(step.labels[at]) for at in ticks],
+        tickfont={"size": 10 if every == 1 and count > _ROOMY_LABELS else 13},
+        showgrid=False,
+    )
 
 
 def _add_bars(

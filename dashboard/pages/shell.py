@@ -16,8 +16,9 @@ from meshscope.probe.schema.printable import printable
 
 from .. import units
 from ..addresses import inner, json_address, page_address, public
-from ..loaded_run import LoadedRun, is_running, layout_words
+from ..loaded_run import RECENT_NS, LoadedRun, is_running, layout_words
 from ..state import ViewState, parse_path
+from ..store import News
 from ..theme import GRAPH_CONFIG
 
 TABS = (
@@ -104,16 +105,22 @@ def _watch_for_news(run: LoadedRun) -> Component:
     )
 
 
-def news(address: str, *, is_over: bool) -> Component:
+_NEWS = {
+    News.MORE: "The run has recorded more since this page was read. ",
+    News.OVER: "The job has ended since this page was read. ",
+    News.SILENT: f"{RECENT_NS // (60 * 10**9)} minutes without a record: the job may hang. ",
+}
+
+
+def news(address: str, found: News) -> Component:
     """Return the word that a page of a running job is out of date, with a link to the same view of now.
 
     Args:
         address: Of the view.
-        is_over: Whether the job has ended and nothing more was recorded.
+        found: What happened since it was drawn.
     """
-    words = "The job has ended" if is_over else "The run has recorded more"
     link = html.A("Show it as it is now", href=address, className="ms-link")
-    return html.P([f"{words} since this page was read. ", link], className="ms-notice")
+    return html.P([_NEWS[found], link], className="ms-notice")
 
 
 def tabs(run: LoadedRun, active: str, state: ViewState) -> list[Component]:

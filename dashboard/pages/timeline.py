@@ -17,13 +17,16 @@ from meshscope.analyze.wording.words import counted
 from .. import units
 from ..addresses import instant_address, page_address, perfetto_address, tile_address
 from ..figures.timeline import shown_categories, timeline, uses_tile
+from ..figures.wait import wait_traces
 from ..instant import instant, sentences
 from ..loaded_run import LoadedRun
 from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
+from ..rows import ShownRows, is_beyond, names_rank, shown_rows
 from ..state import ViewState, parse_query, view_at, with_hidden, with_pin
 from ..views import critical_path, shown_step
 from ..views import timeline as timeline_view
+from ..wait import place_row, wait_arrow
 from .shell import card, chart, empty, notice, rejected_notice, run_page
 
 _MOST_OFFERED = 500
@@ -46,7 +49,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             html.Div(content(run, state), id="timeline-content"),
             # The row and the time that were clicked.
             dcc.Store(id="timeline-at"),
-            html.Div(id="timeline-instant", role="status"),
+            html.Div(place_panel(run, state), id="timeline-instant", role="status"),
         ],
         state,
     )
@@ -65,10 +68,12 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
     outlined = None if path is None else outlines(path, window)
     # A picture has no room for hatching.
     transfers = None if uses_tile(step, window) else run.transfers(step.step)
-    figure = timeline(step, window, addresses, outlined, transfers)
+    rows, arrow = shown_rows(run, step, state), wait_arrow(run, state)
+    figure = timeline(step, window, addresses, outlined, transfers, rows=rows)
+    if arrow is not None:
+        figure.add_traces(wait_traces(arrow))
     title = "Whole capture" if step.step == WHOLE_CAPTURE else f"Step {step.step}"
-    is_part = state.rank is not None and state.rank in run.trace.ranks
-    if is_part and len(step.ranks) < len(run.trace.ranks):
+    if names_rank(run, state) and len(step.ranks) < len(run.trace.ranks):
         title += f", rank {state.rank} and those in a group with it"
     trace = html.A(
         "Trace of this window for Perfetto",
@@ -86,12 +91,23 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
             with_path=path is not None,
             hatched=transfers is not None,
         ),
-        chart(figure, _caption(run, step, window, is_part=is_part), "timeline-graph"),
+        chart(figure, _caption(step, window, rows), "timeline-graph"),
     ]
+    if arrow is not None:
+        words = f"Arrow: rank {arrow.waited_for} came last, and rank {arrow.rank} waited for it."
+        drawn.append(html.P(words, id="timeline-arrow", className="ms-note"))
     if path is not None and outlined is not None:
         drawn.append(_path_caption(path, outlined))
     drawn.append(html.Div(trace, className="ms-links"))
     return [*notices, card(title, drawn)]
+
+
+def place_panel(run: LoadedRun, state: ViewState) -> list[Component]:
+    """Return what is at the place that a view names; nothing without one, or where its rank is not shown."""
+    row = place_row(run, state)
+    return (
+        [] if row is None or state.place is None else instant_panel(run, state, row, state.place[1])
+    )
 
 
 def instant_panel(run: LoadedRun, state: ViewState, row: int, at_ns: int) -> list[Component]:
@@ -274,7 +290,7 @@ def _path_caption(path: StepPath, outlined: Outlines) -> Component:
     return html.P(text, id="timeline-path-caption", className="ms-note")
 
 
-def _caption(run: LoadedRun, step: StepSlices, window: tuple[int, int], *, is_part: bool) -> str:
+def _caption(step: StepSlices, window: tuple[int, int], rows: ShownRows) -> str:
     seen = int(is_in_window(step.slices, window).sum())
     way = (
         "drawn as a picture; point at it for names, zoom in until single slices appear"
@@ -285,10 +301,12 @@ def _caption(run: LoadedRun, step: StepSlices, window: tuple[int, int], *, is_pa
         f"{counted(len(step.ranks), 'rank')}, {units.duration(window[1] - window[0])} of "
         f"{units.duration(step.length_ns)}, {seen:,} slices: {way}."
     )
-    if not is_part and len(step.ranks) < len(run.trace.ranks):
-        each = -(-len(run.trace.ranks) // len(step.ranks))
+    if rows.is_part:
+        first, last = rows.shown
+        text += f" Shown: {last - first + 1} of {rows.count} rows. Whole step shows all."
+    if rows.each > 1:
         text += (
-            f" Each row stands for {each} ranks and shows the slowest of them; ranks that findings "
+            f" Each row stands for {rows.each} ranks and shows the slowest of them; ranks that findings "
             "name come first. Name a rank above to see its groups alone."
         )
     if step.length_ns > _MIN_SKEW * step.longest_ns:
@@ -318,6 +336,8 @@ def _notices(run: LoadedRun, state: ViewState) -> list[str]:
             f"The window of the address begins after the end of the step, {units.duration(step.length_ns)} "
             "after its start; the whole step is shown."
         )
+    if is_beyond(run, step.step, state):
+        notices.append("The rows of the address begin after the last one; all rows are shown.")
     if step.is_broken_off:
         notices.append(
             f"The capture broke off in step {step.step}. What had not ended is drawn up to the last "

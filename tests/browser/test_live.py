@@ -24,6 +24,8 @@ PATIENCE_MS = 240_000
 """A busy machine takes long for a step, and the page rests after each analysis."""
 STEPS_TO_THE_END = 40
 STEPS_FOR_EVER = 100_000
+MOST_LOOKS = 6
+"""Of a page of a job that stands still: the first ones may show the last of its steps."""
 
 
 @contextmanager
@@ -136,6 +138,31 @@ def test_a_job_that_is_killed_is_followed_up_to_its_death(browser, tmp_path):
         expect(state).to_have_text(re.compile("broke off|job ended|crash"), timeout=PATIENCE_MS)
         expect(page.locator("#run-facts")).not_to_contain_text("running")
         expect(page.locator(".ms-marked")).to_contain_text("rank 1, selected")
+
+
+def _stop(runs: Path, rank: int) -> None:
+    """Let a rank stand still; the others wait for it, and nobody ends a step any more."""
+    manifests = [json.loads(path.read_bytes()) for path in (runs / RUN).glob("rank*/manifest.json")]
+    os.kill(next(one["pid"] for one in manifests if one["rank"] == rank), signal.SIGSTOP)
+
+
+def test_an_open_page_of_a_job_that_hangs_says_so(browser, tmp_path):
+    """Fails when a page waits for new steps that never come, and its reader takes the job for running."""
+    with _training(tmp_path, STEPS_FOR_EVER), _live_page(browser, tmp_path) as page:
+        _wait_for_more_steps(page, -1)
+        page.goto(f"/run/{RUN}/hang")
+        facts, news = page.locator("#run-facts"), page.locator("#news")
+        expect(facts).to_contain_text("running")
+        _stop(tmp_path, 1)
+        for _ in range(MOST_LOOKS):
+            expect(news).to_contain_text(re.compile("recorded more|may hang"), timeout=PATIENCE_MS)
+            read = facts.inner_text()
+            page.get_by_role("link", name="Show it as it is now").click()
+            expect(facts).not_to_have_text(read)
+            if "hang" in facts.inner_text():
+                break
+        expect(facts).to_contain_text("hang")
+        expect(page.locator(".ms-main")).to_contain_text("Rank 1 did not arrive")
 
 
 @pytest.mark.sampled(keep=())

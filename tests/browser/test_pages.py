@@ -556,6 +556,25 @@ def test_a_key_while_the_timeline_is_drawn_counts(page):
     expect(page.get_by_role("heading", name="Step 3")).to_be_visible()
 
 
+def test_a_key_while_another_is_drawn_counts(page):
+    """Fails when a key that comes while the figure is still on its way changes the address alone."""
+    page.add_init_script(SLOW_ANSWERS)
+    _open_timeline(page, "?step=2")
+    _wait_until_listening(page, "timeline-graph")
+    page.wait_for_load_state("networkidle")
+    for _ in range(2):
+        page.keyboard.press("w")
+        page.wait_for_timeout(400)
+    page.wait_for_function(
+        """() => {
+            const query = new URLSearchParams(window.location.search);
+            const drawn = document.querySelector('#timeline-graph .js-plotly-plot')?.layout;
+            const [t0, t1] = ['t0', 't1'].map(name => query.get(name) / 1e6);
+            return t0 && (t1 - t0) / drawn.meta.length_ms < 0.3 && drawn.xaxis.range[0] === t0;
+        }"""
+    )
+
+
 def _plot(page) -> dict[str, float]:
     """Return where the plot of the timeline lies on the page, once it can be asked."""
     page.wait_for_function(
@@ -573,18 +592,20 @@ def test_a_click_tells_what_it_is_and_leads_on(page):
     panel = page.locator("#timeline-instant")
     expect(panel).to_contain_text("rank 2")
     expect(panel).to_contain_text("of the step.")
-    panel.get_by_role("link", name="Pin rank 2 to the top").click()
-    expect(page).to_have_url(re.compile(r"\?step=2&pin=2$"))
+    pin = panel.get_by_role("link", name="Pin rank 2 to the top")
+    expect(pin).to_have_attribute("href", re.compile(r"\?step=2&place=2-\d+&pin=2$"))
+    pin.click()
+    expect(page).to_have_url(re.compile(r"\?step=2&place=2-\d+&pin=2$"))
     expect(page.locator("#timeline-graph .ytick text").first).to_contain_text("rank 2")
     told = page.request.get(f"/api/v1/runs/{TRAINED}/timeline/at.json?step=2&pin=2&row=0&at=1")
     assert told.json()["rank"] == 2
     page.mouse.click(plot["x"] + plot["width"] / 2, plot["y"] + plot["height"] / 8)
     panel.get_by_role("link", name="Unpin rank 2").click()
-    expect(page).to_have_url(re.compile(r"\?step=2$"))
+    expect(page).to_have_url(re.compile(r"\?step=2&place=2-\d+$"))
 
 
-def test_a_wait_leads_to_the_rank_that_came_last(page):
-    """Fails when a visitor sees that a rank waits, and not for whom."""
+def _longest_wait(page) -> tuple[int, int, dict]:
+    """Return row and middle of the longest wait of the rank before the slow one, and the twin of its step."""
     twin = page.request.get(f"/api/v1/runs/{TRAINED}/timeline.json?step=2").json()
     waits = [
         one
@@ -593,20 +614,110 @@ def test_a_wait_leads_to_the_rank_that_came_last(page):
     ]
     longest = max(waits, key=lambda one: one["end_ns"] - one["start_ns"])
     row = twin["ranks"].index(SLOW_RANK - 1)
-    at = (longest["start_ns"] + longest["end_ns"]) // 2
+    return row, (longest["start_ns"] + longest["end_ns"]) // 2, twin
+
+
+def _click_at(page, row: int, at: int, twin: dict) -> None:
+    plot = _plot(page)
+    x = plot["x"] + plot["width"] * at / twin["length_ns"]
+    page.mouse.click(x, plot["y"] + plot["height"] * (row + 0.5) / len(twin["ranks"]))
+
+
+def test_a_wait_leads_to_the_rank_that_came_last(page):
+    """Fails when a visitor sees that a rank waits, and not for whom."""
+    row, at, twin = _longest_wait(page)
     told = page.request.get(
         f"/api/v1/runs/{TRAINED}/timeline/at.json?step=2&row={row}&at={at}"
     ).json()
     assert told["operation"]["waited_for"] == SLOW_RANK
     _open_timeline(page, "?step=2")
     _wait_until_listening(page, "timeline-graph")
-    plot = _plot(page)
-    x = plot["x"] + plot["width"] * at / twin["length_ns"]
-    page.mouse.click(x, plot["y"] + plot["height"] * (row + 0.5) / len(twin["ranks"]))
+    _click_at(page, row, at, twin)
     page.locator("#timeline-instant").get_by_role(
         "link", name=f"Show rank {SLOW_RANK} and its groups"
     ).click()
-    expect(page).to_have_url(re.compile(rf"rank={SLOW_RANK}$"))
+    expect(page).to_have_url(re.compile(rf"rank={SLOW_RANK}(&|$)"))
+
+
+ARROW = """() => {
+    const shown = document.querySelector('#timeline-graph .js-plotly-plot');
+    const arrow = (shown?._fullData || []).find(trace => trace.name === 'wait');
+    return arrow && {x: Array.from(arrow.x), y: Array.from(arrow.y),
+        drawn: shown.querySelectorAll('.scatterlayer .point').length,
+        labels: arrow.y.map(row => shown.layout.yaxis.ticktext[row])};
+}"""
+
+
+def test_a_clicked_wait_has_an_arrow_that_is_an_address(page):
+    """Fails when a wait shows no arrow, one from another rank, or a link or another step has lost or kept it."""
+    row, at, twin = _longest_wait(page)
+    _open_timeline(page, "?step=2")
+    _wait_until_listening(page, "timeline-graph")
+    assert page.evaluate(ARROW) is None
+    _click_at(page, row, at, twin)
+    expect(page).to_have_url(re.compile(rf"\?step=2&place={SLOW_RANK - 1}-\d+$"))
+    note = page.locator("#timeline-arrow")
+    expect(note).to_have_text(
+        f"Arrow: rank {SLOW_RANK} came last, and rank {SLOW_RANK - 1} waited for it."
+    )
+    page.wait_for_function(ARROW)
+    arrow = page.evaluate(ARROW)
+    assert f"rank {SLOW_RANK}" in arrow["labels"][0]
+    assert f"rank {SLOW_RANK - 1}" in arrow["labels"][1]
+    assert arrow["drawn"] == 4, "two ends of the line and of its edge"
+    assert arrow["x"][1] * 1e6 > at, "the wait ends after its middle"
+    page.reload()
+    expect(page.locator("#timeline-instant")).to_contain_text(f"Rank {SLOW_RANK} came last.")
+    page.wait_for_function(ARROW)
+    assert page.evaluate(ARROW) == arrow
+    page.keyboard.press("]")
+    expect(page).to_have_url(re.compile(r"\?step=3$"))
+    expect(note).to_have_count(0)
+    expect(page.locator("#timeline-instant")).to_be_empty()
+
+
+def _shown_ranks(page, ranks: list[int]) -> None:
+    """Wait until the figure has just these rows."""
+    page.wait_for_function(
+        """ranks => JSON.stringify(document.querySelector('#timeline-graph .js-plotly-plot')
+            ?.layout?.meta?.ranks) === JSON.stringify(ranks)""",
+        arg=ranks,
+    )
+
+
+def test_fewer_ranks_are_an_address(page):
+    """Fails when rows cannot be chosen by a key or by the pointer, got back, or are lost by a reload."""
+    ranks = page.request.get(f"/api/v1/runs/{TRAINED}/timeline.json?step=2").json()["ranks"]
+    _open_timeline(page, "?step=2")
+    _wait_until_listening(page, "timeline-graph")
+    plot = _plot(page)
+    page.mouse.move(plot["x"] + plot["width"] / 2, plot["y"] + plot["height"] * 7 / 8)
+    page.keyboard.press("e")
+    expect(page).to_have_url(re.compile(r"\?step=2&rows=2-3$"))
+    _shown_ranks(page, ranks[2:])
+    expect(page.locator("figcaption")).to_contain_text("Shown: 2 of 4 rows.")
+    page.reload()
+    _shown_ranks(page, ranks[2:])
+    _plot(page)
+    page.keyboard.press("k")
+    expect(page).to_have_url(re.compile(r"\?step=2&rows=1-2$"))
+    _shown_ranks(page, ranks[1:3])
+    page.keyboard.press("q")
+    expect(page).to_have_url(re.compile(r"\?step=2$"))
+    _shown_ranks(page, ranks)
+    plot = _plot(page)
+    name = plot["x"] - 30
+    page.mouse.move(name, plot["y"] + plot["height"] / 8)
+    page.mouse.down()
+    page.mouse.move(name, plot["y"] + plot["height"] * 5 / 8, steps=5)
+    expect(page.locator("#ms-band")).to_have_count(1)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"\?step=2&rows=0-2$"))
+    _shown_ranks(page, ranks[:3])
+    expect(page.locator("#ms-band")).to_have_count(0)
+    page.keyboard.press("f")
+    expect(page).to_have_url(re.compile(r"\?step=2$"))
+    _shown_ranks(page, ranks)
 
 
 def test_a_wheel_zooms_at_the_pointer(page):

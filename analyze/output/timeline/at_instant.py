@@ -21,7 +21,7 @@ from .slices import StepSlices
 _MOST_AT_ONCE = 4
 """Operations of a rank at one time, of which the one that began last is looked for."""
 _COLUMNS = ["rank", "group_id", "axis", "kind", "size_bytes", "join", "begin_ns", "end_ns"]
-_COLUMNS += ["split_ns", "wire_ns", "waited_ns", "last"]
+_COLUMNS += ["start_ns", "split_ns", "wire_ns", "waited_ns", "last"]
 _WAITED_FOR = [kind.value for kind in SYNCHRONISING]
 
 
@@ -43,6 +43,10 @@ class Transfer:
     """How long the transfer itself took; None where that is not known."""
     waited_for: int | None
     """The member that came last, if it is another one and nobody could leave before it came."""
+    came_ns: float | None = None
+    """When that one came, on its own clock; None where that is not known."""
+    until_ns: float | None = None
+    """Until when this member stood waiting for it; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +55,8 @@ class StepTransfers:
 
     frame: pd.DataFrame
     """A row a member of each: rank, group_id, axis, kind, size_bytes, join, begin_ns and end_ns (from when
-    until when it stood in it, as the figure has it), split_ns and wire_ns as in ``CommunicationEvents``, waited_ns
-    (NaN where that is not known) and last (the rank that came last, -1 if nobody did)."""
+    until when it stood in it, as the figure has it), start_ns, split_ns and wire_ns as in ``CommunicationEvents``,
+    waited_ns (NaN where that is not known) and last (the rank that came last, -1 if nobody did)."""
     shift_ns: int
     """What to add to a time of the capture to find it in the frame."""
 
@@ -152,17 +156,21 @@ def transfer_at(transfers: StepTransfers, rank: int, time_ns: int) -> Transfer |
     if own.empty:
         return None
     event = own.iloc[int(own["begin_ns"].to_numpy().argmax())]
-    members = frame.loc[frame["join"] == event["join"], "rank"]
+    members = frame[frame["join"] == event["join"]]
     last = int(event["last"])
+    came = members.loc[members["rank"] == last, "start_ns"]
+    is_awaited = last not in (-1, rank)
     return Transfer(
         kind=str(event["kind"]),
         axis=str(event["axis"]),
         group_id=str(event["group_id"]),
         size_bytes=int(event["size_bytes"]) or None,
-        ranks=tuple(sorted({int(member) for member in members})),
+        ranks=tuple(sorted({int(member) for member in members["rank"]})),
         waited_ns=_known(event["waited_ns"]),
         wire_ns=_known(event["wire_ns"]),
-        waited_for=last if last not in (-1, rank) else None,
+        waited_for=last if is_awaited else None,
+        came_ns=float(came.iloc[0]) - transfers.shift_ns if is_awaited and len(came) else None,
+        until_ns=_known(event["split_ns"] - transfers.shift_ns) if is_awaited else None,
     )
 
 

@@ -122,8 +122,12 @@ def around(step: StepSlices, rank: int, layout: ParallelLayout | None) -> StepSl
     """
     if rank not in step.ranks:
         return step
-    near = [other for other in step.ranks if _distance(layout, rank, other) <= 1]
-    return of_ranks(step, near, (rank,))
+    return of_ranks(step, ranks_around(step, rank, layout), (rank,))
+
+
+def ranks_around(step: StepSlices, rank: int, layout: ParallelLayout | None) -> tuple[int, ...]:
+    """Return the ranks of a step that ``around`` shows, in the order of its rows."""
+    return tuple(other for other in step.ranks if _distance(layout, rank, other) <= 1)
 
 
 def of_ranks(step: StepSlices, ranks: Collection[int], marked: Collection[int]) -> StepSlices:

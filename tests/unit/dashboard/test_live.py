@@ -9,8 +9,10 @@ from tests.unit.dashboard.conftest import write_synthetic
 
 from meshscope.analyze.output.timeline.slices import in_window
 from meshscope.analyze.wording.message import message
+from meshscope.dashboard.app import create_app
 from meshscope.dashboard.live import live
-from meshscope.dashboard.loaded_run import is_running
+from meshscope.dashboard.loaded_run import RECENT_NS, is_running
+from meshscope.dashboard.pages import shell
 from meshscope.dashboard.store import News, RunStore
 from meshscope.dashboard.trust import trust
 from meshscope.dashboard.units import is_unknown
@@ -94,6 +96,71 @@ def test_there_is_news_only_where_a_view_would_show_it(tmp_path):
     assert second.times.written_ns > first.times.written_ns
     assert store.news(name, first.times.written_ns) is News.MORE, "somebody else had it read anew"
     assert store.news(name, second.times.written_ns) is News.NONE
+
+
+def _at(monkeypatch, now_ns):
+    for module in ("store", "loaded_run", "live"):
+        monkeypatch.setattr(f"meshscope.dashboard.{module}.unix_ns", lambda: now_ns)
+
+
+def test_silence_of_a_running_job_is_news(tmp_path, monkeypatch):
+    """Fails when an open page goes on to call a job running that hangs and records nothing more."""
+    name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
+    store = RunStore(tmp_path, patience=1e6)
+    run = store.get(name)
+    written_ns = run.times.written_ns
+    _at(monkeypatch, written_ns + RECENT_NS - 1)
+    assert is_running(run)
+    assert store.news(name, written_ns) is News.NONE
+    _at(monkeypatch, written_ns + RECENT_NS)
+    assert not is_running(run)
+    assert store.news(name, written_ns) is News.SILENT
+    assert store.news(name, written_ns - 1) is News.MORE
+
+
+def test_who_was_silent_is_asked_again(tmp_path, monkeypatch):
+    """Fails when a page that says a job may hang never hears that it has gone on."""
+    name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
+    written_ns = RunStore(tmp_path).get(name).times.written_ns
+    client = create_app(tmp_path).server.test_client()
+    _at(monkeypatch, written_ns + RECENT_NS)
+    state = {"news-since.data": str(written_ns), "url.pathname": f"/run/{name}/mesh"}
+    asked = {
+        "output": "..news.children...news-poll.disabled..",
+        "outputs": [_prop("news.children"), _prop("news-poll.disabled")],
+        "inputs": [{**_prop("news-poll.n_intervals"), "value": 1}],
+        "state": [
+            {**_prop(key), "value": value} for key, value in {**state, "url.search": ""}.items()
+        ],
+        "changedPropIds": ["news-poll.n_intervals"],
+    }
+    answer = client.post("/_dash-update-component", json=asked).json["response"]
+    assert "the job may hang" in str(answer["news"]["children"])
+    assert answer["news-poll"]["disabled"] is False
+
+
+def _prop(key):
+    return dict(zip(("id", "property"), key.split("."), strict=True))
+
+
+def test_a_sign_of_life_without_new_steps_is_news(tmp_path):
+    """Fails when a job that stands still, and is found to, is kept from an open page for lack of steps."""
+    name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
+    store = RunStore(tmp_path, patience=0)
+    first = store.get(name)
+    os.utime(tmp_path / name / "manifest.json", ns=(time.time_ns(), first.times.written_ns + 10**9))
+    assert store.news(name, first.times.written_ns) is News.MORE
+    second = store.get(name)
+    assert second.steps == first.steps
+    assert store.news(name, second.times.written_ns) is News.NONE
+
+
+@pytest.mark.parametrize("found", [News.MORE, News.OVER, News.SILENT])
+def test_news_leads_to_the_same_view_of_now(found):
+    """Fails when a page has no words for what happened, or no way to it."""
+    text = str(shell.news("/run/job/timeline?step=2", found).to_plotly_json())
+    assert "/run/job/timeline?step=2" in text
+    assert ("5 minutes without a record: the job may hang." in text) == (found is News.SILENT)
 
 
 def test_who_looks_again_while_a_run_is_analysed_does_not_wait(store):

@@ -11,6 +11,7 @@ from meshscope.dashboard.state import (
     parse_path,
     parse_query,
     view_at,
+    whole_view,
     with_changes,
     with_hidden,
     with_pin,
@@ -136,3 +137,17 @@ def test_what_is_left_out_is_of_the_address():
     assert parse_query(view.query()) == view == ViewState(hidden=("comm_pp",))
     assert with_hidden(view, "comm_pp", hidden=False) == ViewState()
     assert parse_query("?hide=nothing") == ViewState(rejected=("hide=nothing",))
+
+
+def test_rows_and_a_place_are_of_the_address():
+    """Fails when a shared link loses the rows or the clicked place, or a hostile one breaks the page."""
+    view = ViewState(step=1, rows=(3, 7), place=(9, 0))
+    assert view.query() == "?step=1&rows=3-7&place=9-0"
+    assert parse_query(view.query()) == view
+    for text in ("7-3", "3", "-3", "3-", "a-b", "1-2-3", "-1-2", "1-" + "9" * 40, "%C2%B2-3", ""):
+        assert parse_query(f"?rows={text}") == ViewState(rejected=("rows",))
+    assert parse_query("?place=7-3").place == (7, 3)
+    assert view.at_step(2) == ViewState(step=2, rows=(3, 7)), "a place is of one step"
+    assert view.around(4).rows is None, "rows are counted among those of the rank"
+    assert whole_view(view) == ViewState(step=1, place=(9, 0))
+    assert view_at(1, (0, 9), view) == ViewState(step=1, t0=0, t1=9, rows=(3, 7))

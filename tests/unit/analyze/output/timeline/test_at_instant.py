@@ -80,8 +80,10 @@ def test_a_wait_names_its_length_and_who_came_last(trace):
     )
     assert early.ranks == (0, 1, 2)
     assert (early.waited_ns, early.wire_ns, early.waited_for) == (600, 100, 2)
+    assert (early.came_ns, early.until_ns) == (900, 900)
     last = transfer_at(transfers, 2, 950)
     assert (last.waited_ns, last.waited_for) == (0, None)
+    assert (last.came_ns, last.until_ns) == (None, None)
 
 
 def test_clocks_that_differ_do_not_change_who_came_last():

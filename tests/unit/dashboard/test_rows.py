@@ -1,0 +1,136 @@
+"""Which rows the timeline shows, whom a clicked wait waited for, and what an address can ask of both."""
+
+import pytest
+
+from meshscope.dashboard import rows as rows_of
+from meshscope.dashboard.app import create_app
+from meshscope.dashboard.callbacks import page_of
+from meshscope.dashboard.controls import chosen_view, zoomed_view
+from meshscope.dashboard.figures.wait import NAME, wait_traces
+from meshscope.dashboard.rows import shown_rows
+from meshscope.dashboard.state import ViewState, parse_query
+from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.views import left_out, timeline
+from meshscope.dashboard.wait import wait_arrow
+
+TWIN = "/api/v1/runs/job/timeline.json"
+IN_A_WAIT_NS = 45_000_000
+"""Ranks 0 to 2 wait then for rank 3, which computes up to 60 ms."""
+
+
+@pytest.fixture
+def store(runs_dir):
+    """Return a store with one readable run."""
+    return RunStore(runs_dir)
+
+
+@pytest.fixture
+def client(runs_dir):
+    """Return a client of the dashboard of that folder."""
+    return create_app(runs_dir).server.test_client()
+
+
+def test_only_the_asked_rows_are_shown_and_pinned_ranks_stay(client):
+    """Fails when rows of the address are others than those drawn, or hide a pinned rank."""
+    part = client.get(f"{TWIN}?step=1&rows=1-2").json
+    assert part["ranks"] == [1, 2]
+    assert part["rows"] == {"shown": [1, 2], "count": 4}
+    assert {one["rank"] for one in part["slices"]} == {1, 2}
+    pinned = client.get(f"{TWIN}?step=1&rows=1-2&pin=3&pin=1").json
+    assert pinned["ranks"] == [1, 3, 2]
+    near = client.get(f"{TWIN}?step=1&rank=2&rows=3-3").json
+    assert near["ranks"] == [3]
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "rejected"),
+    [
+        ("2-99999", [2, 3], []),
+        ("0-999999999999999999", [0, 1, 2, 3], []),
+        ("4-9", [0, 1, 2, 3], ["rows"]),
+        ("3-1", [0, 1, 2, 3], ["rows"]),
+        ("%00-<script>", [0, 1, 2, 3], ["rows"]),
+    ],
+)
+def test_no_rows_of_an_address_break_the_page(client, store, asked, ranks, rejected):
+    """Fails when rows out of range, or no rows at all, break the page, its twin or its picture."""
+    query = f"?step=1&rows={asked}"
+    twin = client.get(TWIN + query).json
+    assert (twin["ranks"], twin["rejected"]) == (ranks, rejected)
+    assert client.get(f"/api/v1/runs/job/tile.png{query}").status_code == 200
+    text = str(page_of(store, "/run/job/timeline", query).to_plotly_json())
+    assert ("begin after the last one" in text) == (asked == "4-9")
+    assert ("Shown: 2 of 4 rows." in text) == (asked == "2-99999")
+
+
+def test_rows_of_many_ranks_open_up(store, monkeypatch):
+    """Fails when a row for several ranks cannot be looked into, or says that it stands for others."""
+    monkeypatch.setattr(rows_of, "MOST_ROWS", 2)
+    monkeypatch.setattr("meshscope.dashboard.loaded_run.MOST_ROWS", 2)
+    run = store.get("job")
+    whole = shown_rows(run, timeline(run, ViewState(step=1))[0], ViewState(step=1))
+    assert (whole.each, whole.spans, whole.is_part) == (2, ((0, 1), (2, 3)), False)
+    view = ViewState(step=1, rows=(2, 3))
+    drawn, _ = timeline(run, view)
+    part = shown_rows(run, drawn, view)
+    assert drawn.ranks == (2, 3)
+    assert (part.each, part.spans, part.is_part) == (1, ((2, 2), (3, 3)), True)
+
+
+def test_the_whole_step_is_all_rows(store):
+    """Fails when Whole step, or a double click, leaves ranks out."""
+    view = ViewState(step=1, t0=1, t1=9, rows=(1, 2))
+    assert chosen_view(store.get("job"), view, "timeline-fit") == ViewState(step=1)
+    assert zoomed_view(view, {"xaxis.autorange": True}) == ViewState(step=1)
+
+
+def test_an_arrow_leads_from_who_came_last_to_who_waited(client, store):
+    """Fails when a wait points to another rank, row or moment than the account has."""
+    run = store.get("job")
+    view = parse_query(f"?step=1&pin=3&place=1-{IN_A_WAIT_NS}")
+    arrow = wait_arrow(run, view)
+    ranks = timeline(run, view)[0].ranks
+    assert (arrow.rank, arrow.waited_for) == (1, 3)
+    assert (ranks[arrow.row], ranks[arrow.from_row]) == (1, 3)
+    assert (arrow.came_ns, arrow.until_ns) == pytest.approx((60e6, 60e6), abs=1e3)
+    edge, line = wait_traces(arrow)
+    assert line.name == NAME
+    assert list(line.y) == list(edge.y) == [arrow.from_row, arrow.row]
+    assert list(line.x) == pytest.approx([60, 60], abs=1e-3)
+    assert edge.line.width > line.line.width, "a light edge keeps it apart from the colours below"
+    assert line.hovertext.startswith("Rank 3 came last, at 60 ms of the step<br>Rank 1 waited")
+    told = client.get(f"{TWIN}{view.query()}").json["wait"]
+    assert (told["rank"], told["waited_for"]) == (1, 3)
+    page = str(page_of(store, "/run/job/timeline", view.query()).to_plotly_json())
+    assert "Arrow: rank 3 came last, and rank 1 waited for it." in page
+    assert "Unpin" not in page
+    assert "Pin rank 1 to the top" in page
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "?step=1",
+        f"?step=1&place=3-{IN_A_WAIT_NS}",
+        "?step=1&place=1-5000000",
+        f"?step=1&place=99-{IN_A_WAIT_NS}",
+        "?step=1&place=1-999999999999999999",
+        f"?step=1&rows=0-1&place=1-{IN_A_WAIT_NS}",
+        f"?step=1&t0=0&t1=1000000&place=1-{IN_A_WAIT_NS}",
+        f"?step=1&rows=2-3&place=1-{IN_A_WAIT_NS}",
+    ],
+)
+def test_no_arrow_where_nobody_is_known_and_in_view(store, query):
+    """Fails when an arrow begins or ends at a rank that is not shown, or was not waited for."""
+    view = parse_query(query)
+    assert not view.rejected
+    assert wait_arrow(store.get("job"), view) is None
+    assert "timeline-arrow" not in str(page_of(store, "/run/job/timeline", query).to_plotly_json())
+
+
+def test_what_an_address_cannot_have_is_named(store):
+    """Fails when rows that there are not are left out without a word."""
+    run = store.get("job")
+    assert left_out(run, ViewState(step=1, rows=(4, 4))) == ("rows",)
+    assert left_out(run, ViewState(step=1, rank=2, rows=(4, 4))) == ("rows",)
+    assert left_out(run, ViewState(step=1, rows=(3, 4))) == ()
