@@ -15,6 +15,7 @@ from ...align.steps.whole_capture import WHOLE_CAPTURE
 from ...tables.arrays import BoolArray
 from ...tables.trace import Trace
 from ...wording.labels import axis_label
+from ...wording.quantities import size
 from .categories import OF_AXIS, OF_SPAN, Category
 from .unfinished import OpenWait, last_record_ns
 
@@ -207,13 +208,13 @@ def _open_claims(trace: Trace, stood: tuple[OpenWait, ...]) -> pd.DataFrame:
 def _operation(rows: pd.DataFrame, table: str) -> pd.Series[Any]:
     on_host = rows["source"].astype(str).isin(WAIT_SOURCES)
     begin = on_host.map({True: "waiting for ", False: ""})
-    told = rows["size_bytes"].gt(0)
-    size = (", " + rows["size_bytes"].astype(str) + " bytes").where(told, "")
+    words = {count: f", {size(count)}" if count > 0 else "" for count in set(rows["size_bytes"])}
+    of_size = rows["size_bytes"].map(words)
     if table == "collective":
         kind = rows["kind"].astype(str).str.replace("_", "-")
-        return begin + kind + " over " + rows["axis"].astype(str).str.upper() + size
-    words = rows["direction"].astype(str).map({"send": "send to", "recv": "receive from"})
-    return begin + words + " rank " + rows["peer"].astype(str) + size
+        return begin + kind + " over " + rows["axis"].astype(str).str.upper() + of_size
+    way = rows["direction"].astype(str).map({"send": "send to", "recv": "receive from"})
+    return begin + way + " rank " + rows["peer"].astype(str) + of_size
 
 
 def rows_of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:

@@ -100,6 +100,13 @@ def test_a_host_wait_covers_the_span_around_it():
     assert (step.length_ns, step.undrawn) == (20, 0)
 
 
+@pytest.mark.parametrize(("count", "words"), [(5_253_120, ", 5.01 MiB"), (0, "")])
+def test_a_size_is_told_as_everywhere_else(count, words):
+    """Fails when one transfer has 5253120 bytes in a bar and 5.01 MiB below it, or an unknown size is 0."""
+    step = step_slices(_trace(step=[STEP], collective=[{**REDUCE, "size_bytes": count}]), 4)
+    assert f"waiting for all-reduce over TP{words}" in step.slices["text"].tolist()
+
+
 def test_rows_that_are_alike_share_their_text():
     """Fails when a step of a million slices takes seconds and 100 MB for texts that are the same."""
     ranks = tuple(range(8))
