@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "float64", "string", "category", "list<int32>")
 """Declarable types. ``category`` is a string stored once per distinct value."""
-_DURATIONS = ("dur_ns", "wait_ns", "cpu_ns", "cost_ns")
+_DURATIONS = ("dur_ns", "wait_ns", "cpu_ns", "cost_ns", "queued_ns")
 """Names of columns in ns that are no instants end so."""
 
 
