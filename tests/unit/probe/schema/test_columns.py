@@ -56,5 +56,5 @@ def test_instants_are_told_from_lengths():
     }
     assert in_ns - instants == {
         *("dur_ns", "min_dur_ns", "max_dur_ns", "wait_ns", "min_wait_ns", "max_wait_ns"),
-        *("cpu_ns", "cost_ns", "device_dur_ns", "offset_ns", "error_ns"),
+        *("cpu_ns", "cost_ns", "queued_ns", "device_dur_ns", "offset_ns", "error_ns"),
     }
