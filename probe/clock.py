@@ -28,16 +28,12 @@ def own_threads_cpu_ns() -> int:
     total_ns = 0
     for thread in threading.enumerate():
         if thread.name.startswith("meshscope-"):
-            try:
-                # Not by a clock of the thread: that of one that has just ended is not safe to read.
-                said = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text("ascii")
-            except OSError:
-                continue
-            total_ns += int(said.split()[0])
+            # Not by a clock of the thread: that of one that has just ended is not safe to read.
+            total_ns += _schedstat(thread.native_id)[0]
     return total_ns
 
 
-def thread_queued_ns(native_id: int) -> int | None:
+def thread_queued_ns(native_id: int | None) -> int | None:
     """Return how long a thread of this process has waited for a processor while it was ready, in ns.
 
     None where the system does not say: run queues are counted by kernels with CONFIG_SCHED_INFO.
@@ -45,13 +41,18 @@ def thread_queued_ns(native_id: int) -> int | None:
     Args:
         native_id: What ``threading.get_native_id`` returns in that thread.
     """
+    on_processor_ns, queued_ns = _schedstat(native_id)
+    # Where nothing is counted both are zero, of a thread that has run.
+    return queued_ns if on_processor_ns > 0 else None
+
+
+def _schedstat(native_id: int | None) -> tuple[int, int]:
+    """Return how long a thread of this process ran and was ready to run, in ns; zeros if the system does not say."""
     try:
         said = Path(f"/proc/self/task/{native_id}/schedstat").read_text("ascii").split()
-        on_processor_ns, queued_ns, _ = map(int, said)
-    except (OSError, ValueError):
-        return None
-    # Where nothing is counted all are zero, of a thread that runs this.
-    return queued_ns if on_processor_ns > 0 else None
+        return int(said[0]), int(said[1])
+    except (OSError, ValueError, IndexError):
+        return 0, 0
 
 
 class ClockPair(NamedTuple):

@@ -9,7 +9,7 @@ the rank's manifest.
 from __future__ import annotations
 
 import os
-from threading import get_native_id
+from threading import get_native_id, main_thread
 from typing import Any
 
 from ..clock import now_ns, own_threads_cpu_ns, thread_queued_ns
@@ -43,7 +43,7 @@ _FIRST_SEQ_BITS = 20
 class _Queue:
     """How long the thread that trains waits for a processor."""
 
-    def __init__(self, native_id: int) -> None:
+    def __init__(self, native_id: int | None) -> None:
         self.native_id = native_id
         self._last_ns = thread_queued_ns(native_id)
 
@@ -80,7 +80,8 @@ class LevelControl:
         self._windows = CostWindows(
             self._capture.meter, steps=config.cost_window_steps, budget_ppm=config.cost_budget_ppm
         )
-        self._queue = _Queue(get_native_id())
+        # Whoever attaches to a running job is another thread than the one that trains.
+        self._queue = _Queue(main_thread().native_id)
         self._credit = CostCredit(self._capture.meter, budget_ppm=config.cost_budget_ppm)
         self._set(self._wanted, "chosen at the start")
 
@@ -117,8 +118,7 @@ class LevelControl:
     def at_border(self) -> None:
         """Do what is due at the end of a step, in the training thread."""
         try:
-            if self._queue is None or self._queue.native_id != get_native_id():
-                self._queue = _Queue(get_native_id())
+            self._follow_thread()
             window = self._windows.step_ended() if self._windows is not None else None
             if window is not None:
                 self._account(*window)
@@ -136,6 +136,13 @@ class LevelControl:
         """Write the account of the last, incomplete window."""
         if self._windows is not None and self._stretches:
             self._add(*self._windows.close())
+
+    def _follow_thread(self) -> None:
+        """Watch the thread that ends steps; what another one waited before is unknown."""
+        own = get_native_id()
+        if self._queue is not None and self._queue.native_id != own:
+            self._queue = _Queue(own)
+            self._stretches[-1]["queued_ns"] = None
 
     def _look_at_credit(self) -> None:
         """Ask all ranks for less as soon as this one sees that it will be over its budget."""

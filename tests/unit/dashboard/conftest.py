@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault, write_run
+from meshscope.dashboard import create_app
+from meshscope.dashboard.store import RunStore
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
@@ -72,3 +74,15 @@ def runs_dir(tmp_path):
     write_job(folder / "job")
     (folder / "notes.txt").write_text("not a trace\n")
     return folder
+
+
+@pytest.fixture
+def store(runs_dir):
+    """Return a store of that folder."""
+    return RunStore(runs_dir)
+
+
+@pytest.fixture
+def client(runs_dir):
+    """Return a client of a dashboard of that folder."""
+    return create_app(runs_dir).server.test_client()

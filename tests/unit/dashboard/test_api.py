@@ -5,15 +5,7 @@ import struct
 import pytest
 from tests.unit.dashboard.conftest import write_job
 
-from meshscope.dashboard import create_app
-
 HOSTILE = ["..%2f..%2fetc", "%2e%2e", ".", "a%00b", "nope", "x" * 300, "job%2f..%2f"]
-
-
-@pytest.fixture
-def client(runs_dir):
-    """Return a client of a dashboard with one readable run."""
-    return create_app(runs_dir).server.test_client()
 
 
 def test_runs(client):

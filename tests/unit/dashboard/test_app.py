@@ -4,14 +4,6 @@ import re
 
 import pytest
 
-from meshscope.dashboard import create_app
-
-
-@pytest.fixture
-def client(runs_dir):
-    """Return a client of a dashboard with one readable run."""
-    return create_app(runs_dir).server.test_client()
-
 
 def test_the_library_of_charts_comes_with_the_first_answer(client):
     """Fails when a browser asks for the largest script only once it has a chart, or again for each page."""

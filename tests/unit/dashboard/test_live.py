@@ -19,12 +19,6 @@ from meshscope.dashboard.units import is_unknown
 from meshscope.dashboard.window_sums import ALL, sum_rows, window_sums
 
 
-@pytest.fixture
-def store(runs_dir):
-    """Return a store with one readable run."""
-    return RunStore(runs_dir)
-
-
 def test_the_score_is_that_of_the_straggler_table(store):
     """Fails when the live page ranks other ranks first, or by other numbers, than the findings."""
     run = store.get("job")

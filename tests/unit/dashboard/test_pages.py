@@ -23,12 +23,6 @@ from meshscope.dashboard.views import comparison, shown_step
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 
-@pytest.fixture
-def store(runs_dir):
-    """Return a store with one readable run."""
-    return RunStore(runs_dir)
-
-
 def _text(page: Component) -> str:
     """Return everything that is sent to the browser for a page."""
     return json.dumps(page, cls=PlotlyJSONEncoder)

@@ -3,31 +3,17 @@
 import pytest
 
 from meshscope.dashboard import rows as rows_of
-from meshscope.dashboard.app import create_app
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.controls import chosen_view, zoomed_view
 from meshscope.dashboard.figures.wait import NAME, wait_traces
 from meshscope.dashboard.rows import shown_rows
 from meshscope.dashboard.state import ViewState, parse_query
-from meshscope.dashboard.store import RunStore
 from meshscope.dashboard.views import left_out, timeline
 from meshscope.dashboard.wait import wait_arrow
 
 TWIN = "/api/v1/runs/job/timeline.json"
 IN_A_WAIT_NS = 45_000_000
 """Ranks 0 to 2 wait then for rank 3, which computes up to 60 ms."""
-
-
-@pytest.fixture
-def store(runs_dir):
-    """Return a store with one readable run."""
-    return RunStore(runs_dir)
-
-
-@pytest.fixture
-def client(runs_dir):
-    """Return a client of the dashboard of that folder."""
-    return create_app(runs_dir).server.test_client()
 
 
 def test_only_the_asked_rows_are_shown_and_pinned_ranks_stay(client):

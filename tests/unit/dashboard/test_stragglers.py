@@ -8,7 +8,6 @@ import pytest
 from plotly.utils import PlotlyJSONEncoder
 from tests.unit.dashboard.conftest import SLOW_RANK, write_job, write_synthetic
 
-from meshscope.dashboard import create_app
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.controls import changed_view
 from meshscope.dashboard.figures.trend import MAX_POINTS, thinned, trend_figure
@@ -24,18 +23,6 @@ ADDRESS = "/run/job/stragglers"
 FIXED = f"?fix=rank%3D{SLOW_RANK}"
 IDEAL_NS = 36_000_000
 """Forward and backward of a healthy rank, the reduction and the optimizer."""
-
-
-@pytest.fixture
-def store(runs_dir):
-    """Return a store with one job, of which one rank takes twice as long."""
-    return RunStore(runs_dir)
-
-
-@pytest.fixture
-def client(runs_dir):
-    """Return a client of a dashboard of that folder."""
-    return create_app(runs_dir).server.test_client()
 
 
 def _text(page) -> str:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshscope import probe
+from meshscope.probe import clock
 from meshscope.probe.clock import now_ns
 from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.errors import ConfigError
@@ -76,6 +78,26 @@ def test_a_level_holds_from_its_step_on(world, tmp_path):
     assert list(stretches["level"]) == ["collectives", "stages", "steps", "collectives"]
     assert list(stretches["reason"])[1:] == ["asked for"] * 3
     assert stretches["steps"].sum() == 10
+
+
+@pytest.mark.skipif(
+    clock.thread_queued_ns(threading.get_native_id()) is None, reason="the kernel does not count"
+)
+@pytest.mark.parametrize("is_moved", [False, True], ids=["one thread", "another thread"])
+def test_queueing_of_the_thread_that_trains_is_counted(world, tmp_path, is_moved):
+    """Fails when a capture does not say how long a rank waited for a CPU, or tells that of another thread."""
+    probe.attach(tmp_path / "run")
+    train(2)
+    if is_moved:
+        other = threading.Thread(target=train, args=(2,))
+        other.start()
+        other.join()
+    probe.detach()
+    (stretch,) = read_run(tmp_path / "run").tables["recording"].to_pylist()
+    if is_moved:
+        assert stretch["queued_ns"] is None
+    else:
+        assert 0 <= stretch["queued_ns"] <= stretch["dur_ns"]
 
 
 def test_positions_are_not_given_twice(world, tmp_path):
