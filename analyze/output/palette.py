@@ -17,7 +17,7 @@ _MEANINGS = {
     _LOST: "transfers and host work",
     _WAITED: "waiting for other ranks",
     _UNKNOWN: "device work of unknown kind",
-    _OPEN: "nothing recorded",
+    _OPEN: "idle or not recorded",
 }
 _COLOUR = {
     "kernel_inefficiency": _OVERHEAD,

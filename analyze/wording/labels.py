@@ -26,7 +26,7 @@ _NAMES = {
     "exposed_unknown": "device work of unknown kind",
     "exposed_memcpy": "exposed memory copies",
     "other": "other host time",
-    "unattributed": "nothing recorded",
+    "unattributed": "idle or not recorded",
     "not_in_step": "ranks not in the step",
 }
 

@@ -15,11 +15,15 @@ a stage that feels it less. Neither takes longer itself: a slow rank must.
 Of two stages the median would be one of them. Where their data differ too much from step to step for either to
 show two kinds of steps, the one over the other does: both compute the same data. Whose own time differs between
 these kinds is slow, if the other's does not.
+
+Two ranks may be slow in turn, each by a factor of its own, and now and then both at once. Longer data would take
+both longer in the same steps only. So each must be slow in steps in which the other is not, and by the same factor
+in those in which both are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -50,6 +54,10 @@ MIN_COVERED = 0.5
 """Share of the steps in which a part must be recorded to be compared."""
 CONFIDENCE = 0.9
 """Work that a stage has now and then, such as logging a loss, looks the same."""
+MOST_IN_TURN = 2
+"""Ranks that may be slow in turn; more are chance."""
+LEAST_BY_ITSELF = 2
+"""Steps in which one of them is slow and the other is not; a single one may be an accident."""
 LEAST_USUAL, LESS_SURE = 0.25, 0.6
 """With a smaller share of shorter steps these may be the exception, and what is said is less sure."""
 TAIL = 0.025
@@ -68,11 +76,13 @@ def with_slow_steps_of_single_ranks(
     Args:
         result: The verdicts of all ranks.
         durations: rank, step, kind, chunk, dur_ns of each pass.
-        layout: The mesh; without one, or with replicas or a single stage, nothing changes.
+        layout: The mesh; without one, or with recorded replicas or a single stage, nothing changes.
     """
-    if layout is None or layout.dp > 1 or layout.pp < 2:
+    if layout is None or layout.pp < 2:
         return result
     table = _passes_by_step(durations)
+    if _has_replicas(table.index.unique("rank").tolist(), layout):
+        return result
     if len(table.columns) < 2 * MIN_STEPS:
         return result
     weaker = {own.rank: own for own in result.verdicts if own.evidence in _WEAKER}
@@ -86,6 +96,15 @@ def with_slow_steps_of_single_ranks(
     rest = result.scores[~result.scores["rank"].isin(list(found))]
     scores = pd.concat([rest, *(score for _, score in found.values())], ignore_index=True)
     return replace(result, verdicts=tuple(verdicts), scores=scores)
+
+
+def _has_replicas(ranks: Sequence[int], layout: ParallelLayout) -> bool:
+    """Return whether two of the ranks differ along the data-parallel axis alone."""
+    places = [
+        tuple(at for axis, at in sorted(layout.coordinates(rank).items()) if axis != "dp")
+        for rank in ranks
+    ]
+    return len(set(places)) < len(places)
 
 
 def _passes_by_step(durations: pd.DataFrame) -> pd.DataFrame:
@@ -115,14 +134,18 @@ def _slow_at_times(
     stage = np.array([layout.coordinates(int(rank))["pp"] for rank in of_rank.index])
     common, alone = _data_and_rest(values, stage)
     of_data = _is_long(common)
-    kinds = [_is_long(own) for own in alone]
+    kinds = np.array([_is_long(own) for own in alone])
     # What most ranks do in steps of their own is chance, and the fault of none.
     steady = np.array([not own.any() for own in kinds])
+    turns = np.zeros(len(kinds), np.bool_)
     if 2 * steady.sum() < len(steady):
+        turns = _in_turn(alone, kinds)
         steady = np.ones_like(steady)
-    by_ratio = len(np.unique(stage)) < FEWEST_STAGES and not np.any(kinds)
+    by_ratio = len(np.unique(stage)) < FEWEST_STAGES and not kinds.any()
+    usual, levels = _without_slow_steps(alone, kinds & turns[:, None])
+    sure = CONFIDENCE if _differ(levels[turns] - 1.0) else LESS_SURE
     for at, rank in enumerate(of_rank.index.tolist()):
-        others = alone[(stage != stage[at]) & steady]
+        others = usual[(stage != stage[at]) & steady]
         if not len(others):
             continue
         # The rank itself is in what is common, but not where it is slow: the others tell by how much.
@@ -142,7 +165,46 @@ def _slow_at_times(
         ):
             score = score / score[~is_slow].mean() - 1.0
             scores = pd.DataFrame({"step": steps, "rank": int(rank), "score": score})
-            yield int(rank), (_verdict(int(rank), steps, is_slow, own), scores)
+            verdict = _verdict(int(rank), steps, is_slow, own)
+            yield int(rank), (replace(verdict, confidence=min(sure, verdict.confidence)), scores)
+
+
+def _in_turn(alone: FloatArray, kinds: BoolArray) -> BoolArray:
+    """Return which ranks are slow in turn: none, or two.
+
+    Args:
+        alone: Steps of each rank over its usual one [rank, step].
+        kinds: Which are of its longer kind [rank, step].
+    """
+    none, at = np.zeros(len(kinds), np.bool_), np.flatnonzero(kinds.any(axis=1))
+    if len(at) != MOST_IN_TURN:
+        return none
+    both = kinds[at].all(axis=0)
+    for own, is_slow in zip(alone[at], kinds[at], strict=True):
+        by_itself = is_slow & ~both
+        if by_itself.sum() < LEAST_BY_ITSELF:
+            return none
+        excess = own[by_itself].mean() - 1.0
+        if both.any() and abs(own[both].mean() - 1.0 - excess) > MOST_ELSEWHERE * excess:
+            return none
+    return np.isin(np.arange(len(kinds)), at)
+
+
+def _without_slow_steps(alone: FloatArray, is_slow: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return the steps of each rank over its usual one, its slow ones as usual, and how long these were.
+
+    The second is 1 where a rank has no slow step.
+    """
+    count = is_slow.sum(axis=1)
+    level = np.where(
+        count > 0, np.where(is_slow, alone, 0.0).sum(axis=1) / np.maximum(count, 1), 1.0
+    )
+    return np.where(is_slow, alone / level[:, None], alone), level
+
+
+def _differ(excess: FloatArray) -> bool:
+    """Return whether ranks are slow by factors of their own: one of all may be what the job does."""
+    return len(excess) < 2 or float(np.ptp(excess)) > MOST_ELSEWHERE * float(excess.min())
 
 
 def _data_and_rest(values: FloatArray, stage: IntArray) -> tuple[FloatArray, FloatArray]:

@@ -23,7 +23,7 @@ class Category(IntEnum):
 
 
 LABELS: dict[Category, str] = {
-    Category.IDLE: "nothing recorded",
+    Category.IDLE: "idle or not recorded",
     Category.FORWARD: "forward",
     Category.BACKWARD: "backward",
     Category.RECOMPUTE: "recompute",

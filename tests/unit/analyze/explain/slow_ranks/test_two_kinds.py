@@ -89,14 +89,60 @@ def test_two_lone_ranks_that_are_slow_in_steps_of_their_own_are_found():
     assert slow == {0: ((2, 11),), 1: ((1, 1), (8, 10))}
 
 
-def test_what_most_ranks_do_is_the_fault_of_none():
-    """Of two stages that are slow in turn, either would be called slow beside the other."""
+@pytest.mark.parametrize(("second", "sure"), [(1.5, CONFIDENCE), (1.8, LESS_SURE)])
+def test_two_ranks_that_are_slow_in_turn_are_both_found(second, sure):
+    """Steps in which both are slow would be blamed on none, and the rest on their stages."""
     layout, factor = ParallelLayout(pp=2), np.ones((2, STEPS))
     factor[0, [0, 2, 3, 6, 7, 8, 10]] = 1.8
-    factor[1, [1, 2, 5, 6, 9]] = 1.6
+    factor[1, [1, 2, 5, 6, 9]] = second
+    found = judged(factor, layout)
+    slow = {rank: own.slowdown for rank, own in found.items() if own.is_slow}
+    assert slow == {0: pytest.approx(0.8, abs=0.02), 1: pytest.approx(second - 1.0, abs=0.02)}
+    assert {own.confidence for own in found.values()} == {sure}
+
+
+def three_in_turn(factor):
+    """Slow each of three stages in steps of its own."""
+    factor[0, [0, 2, 3, 6]], factor[1, [1, 5, 9]], factor[2, [4, 8, 10]] = 1.8, 1.5, 2.2
+
+
+def one_within_the_other(factor):
+    """Slow one stage only where the other is slow too, as longer data does that one stage feels more."""
+    factor[:2, [0, 2, 6, 8]], factor[0, [3, 7, 10]] = 1.5, 1.5
+
+
+def another_factor_when_both(factor):
+    """Give both stages longer data in steps of their own, and less of it where both have some."""
+    factor[0, [0, 2, 3]], factor[1, [1, 5, 9]], factor[:2, [4, 8, 10]] = 1.8, 1.7, 1.45
+
+
+@pytest.mark.parametrize(
+    ("done_to", "stages"),
+    [
+        (three_in_turn, 3),
+        (one_within_the_other, 2),
+        (one_within_the_other, 3),
+        (another_factor_when_both, 2),
+        (another_factor_when_both, 3),
+    ],
+)
+def test_what_most_ranks_do_is_the_fault_of_none(done_to, stages):
+    """Chance on all stages, or data that some feel more, would be a slow rank each."""
+    factor = np.ones((3, STEPS))
+    done_to(factor)
+    found = judged(factor[:stages], ParallelLayout(pp=stages))
+    assert not [rank for rank, own in found.items() if own.is_slow]
+
+
+def test_one_recorded_replica_has_none_to_be_compared_with():
+    """A rank that is slow at times would be a heavy stage where only one of the replicas was recorded."""
+    factor = np.ones((3, STEPS))
+    factor[1, 6:] = 1.5
+    layout = ParallelLayout(pp=3, dp=4)
     table = durations(factor)
-    result = detect(table, layout)
-    assert with_slow_steps_of_single_ranks(result, table, layout).verdicts == result.verdicts
+    table["rank"] = table["rank"].map({0: 0, 1: 4, 2: 8})
+    result = with_slow_steps_of_single_ranks(detect(table, layout), table, layout)
+    assert [own.rank for own in result.suspects] == [4]
 
 
 LONG = [0, 2, 3, 5, 8, 9, 11]
