@@ -50,7 +50,16 @@ from .causes.effects import Expected, Work, among_healthy, by_step, peer_centre,
 from .causes.hiding import hiding
 from .causes.idle_released import is_moved, released_gains
 from .causes.launches import LateLaunches, late_launches
-from .causes.shapley import coalitions, membership, shares, unions_of
+from .causes.shapley import (
+    MAX_PLAYERS,
+    Joining,
+    alone_and_last,
+    changes,
+    coalitions,
+    joining,
+    membership,
+    shares,
+)
 from .not_recorded import MAX_LONELY, MAX_UNSEEN, limits_of, slow_together
 from .replay.program import Program
 from .replay.scenarios import replay_scenarios
@@ -179,11 +188,16 @@ def _with_causes(
     """Return the attribution with what each cause is charged with, from replays of their coalitions."""
     players, overlaps, off, late = acting
     measured = program.windows.step_time_ns
-    masks = coalitions(unions_of([player.union for player in players]))
+    order = _order(program, players, overlaps)
+    everybody = (1 << len(players)) - 1
+    without_slow = everybody ^ sum(
+        1 << n for n, own in enumerate(players) if own.kind in SLOW_RANKS
+    )
+    masks = np.union1d([*alone_and_last(len(players)), without_slow], coalitions(order))
     times, waiting = _replayed(program, players, overlaps, masks)
     account = _wait_account(ledger, waiting)
     released = released_gains(program, ledger, players, overlaps)
-    causes = _causes(players, off, masks, (times, waiting, released), measured)
+    causes = _causes(players, off, (order, masks), (times, waiting, released), measured)
     causes = _with_slow_hosts(causes, program, players)
     refused = tuple(
         message("unknown.no_causes", reason=why)
@@ -199,7 +213,7 @@ def _with_causes(
         limits=limits,
         causes=causes,
         replayed_ns=float(times[-1]),
-        without_slow_ns=_without_slow(players, masks, times),
+        without_slow_ns=float(times[np.searchsorted(masks, without_slow)]),
         waiting=account,
     )
 
@@ -252,7 +266,7 @@ def without_blame(ranks: list[int], limits: tuple[Limit, ...]) -> Attribution:
 def _causes(
     players: list[Player],
     off: list[Off | None],
-    masks: IntArray,
+    game: tuple[Joining, IntArray],
     replayed: tuple[FloatArray, FloatArray, FloatArray],
     measured: float,
 ) -> tuple[Cause, ...]:
@@ -261,12 +275,12 @@ def _causes(
     Args:
         players: All causes.
         off: How far off the removal gain of each may be.
-        masks: The coalitions that were replayed.
+        game: In which order they join, and the coalitions that were replayed.
         replayed: The step time of each, and the waiting in it; and the removal gain of each player
             where ranks do not stand idle.
         measured: The measured step time, ns.
     """
-    unions = unions_of([player.union for player in players])
+    order, masks = game
     causes = [
         Cause(
             kind=player.kind,
@@ -282,7 +296,7 @@ def _causes(
         for player, error, share, induced, gain, without_idle, hidden_by in zip(
             players,
             off,
-            *(shares(unions, masks, values).tolist() for values in replayed[:2]),
+            *(shares(order, masks, values).tolist() for values in replayed[:2]),
             _removal_gains(replayed[0], masks, len(players)),
             replayed[2].tolist(),
             hiding(players, masks, replayed[0], measured),
@@ -310,6 +324,17 @@ def _with_slow_hosts(
         else own
         for own in causes
     )
+
+
+def _order(program: Program, players: list[Player], overlaps: list[Overlap]) -> Joining:
+    """Return in which orders causes join: those that change next to nothing first, if there are many."""
+    count = len(players)
+    labels = [player.union for player in players]
+    if count <= MAX_PLAYERS:
+        return joining(labels, np.ones(count))
+    masks = alone_and_last(count)
+    times, _ = _replayed(program, players, overlaps, masks)
+    return joining(labels, changes(masks, times, count) / times[-1])
 
 
 def _replayed(
@@ -342,12 +367,6 @@ def _wait_account(ledger: Ledger, waiting: FloatArray) -> WaitAccount:
         induced_ns=replayed - bubble,
         model_error_ns=measured - replayed,
     )
-
-
-def _without_slow(players: list[Player], masks: IntArray, times: FloatArray) -> float:
-    """Return the step time of the coalition that lacks all slow ranks: they are of one union."""
-    slow = sum(1 << n for n, player in enumerate(players) if player.kind in SLOW_RANKS)
-    return float(times[np.searchsorted(masks, masks[-1] ^ slow)])
 
 
 def _removal_gains(times: FloatArray, masks: IntArray, players: int) -> list[float]:

@@ -202,7 +202,7 @@ class Activity:
             span, and inside a backward span (recomputation).
         microbatch: Backward passes that this step has finished, outside a pipeline.
         stages: Pipeline stages that ran on this rank.
-        tokens: Token ids that the forward calls of this step were given, outside a pipeline.
+        tokens: Token ids that the forward calls of this step were given; of a pipeline only its first stage is.
     """
 
     __slots__ = ("_over", "_threads", "listen", "microbatch", "place", "stages", "tokens")

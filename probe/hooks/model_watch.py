@@ -29,10 +29,12 @@ class ModelWatch:
 
     Args:
         learn: Told the facts.
+        is_whole: Whether a module is a whole model, whose modules may be counted; a pipeline stage is not.
     """
 
-    def __init__(self, learn: Learn) -> None:
+    def __init__(self, learn: Learn, *, is_whole: bool = True) -> None:
         self._learn = learn
+        self._is_whole = is_whole
         self._is_told = False
 
     def tokens(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
@@ -57,7 +59,7 @@ class ModelWatch:
             if config is not None:
                 fields: dict[str, object] | None = {**model_fields(config), "seq_len": length}
             else:
-                fields = fields_of_modules(module, length)
+                fields = fields_of_modules(module, length) if self._is_whole else None
             if fields is not None:
                 ModelDescription.from_fields(fields)
                 self._learn({"model": fields})

@@ -8,6 +8,7 @@ methods are wrapped on the base class, so every schedule of
 
 from __future__ import annotations
 
+import sys
 from functools import wraps
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..job.run_facts import RunFacts
 from ..schema.terms import Direction, ScheduleKind, SpanKind
 from ..watches.imports import ImportWatch
 from .base import Capture, Patches, Place, compute_span
+from .model_watch import ModelWatch
 from .module_calls import ModuleCalls
 from .tags import MessageTags
 
@@ -39,6 +41,9 @@ _MESSAGES = {
     "get_bwd_send_ops": Direction.SEND,
 }
 
+_TRIAL = "_prepare_forward_infra"
+"""Runs the first microbatch once more, to learn the shapes of messages: its tokens are none of training."""
+
 _METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 _KINDS = {
     "forward_one_chunk": SpanKind.FORWARD,
@@ -58,6 +63,7 @@ class PipelineHook:
         self._tags = tags
         self._watch = watch
         self._facts = facts
+        self._model = ModelWatch(facts.learn, is_whole=False)
         self._patches = Patches(self.source)
         self._described: set[int] = set()
 
@@ -79,6 +85,9 @@ class PipelineHook:
             self._patches.replace(stage, method, self._wrap_method)
         for method in _MESSAGES.keys() & vars(stage).keys():
             self._patches.replace(stage, method, self._wrap_messages)
+        for kind in (stage, *stage.__subclasses__()):
+            if _TRIAL in vars(kind):
+                self._patches.replace(kind, _TRIAL, self._wrap_trial)
 
     def _wrap_schedules(self) -> None:
         if not self.source.on:
@@ -90,7 +99,7 @@ class PipelineHook:
 
     def _wrap_method(self, original: Any) -> Any:
         source, calls = self.source, ModuleCalls(self._capture.meter)
-        kind, place_of = _KINDS.get(original.__name__), self._place
+        kind, place_of, count = _KINDS.get(original.__name__), self._place, self._count
 
         @wraps(original)
         def method(stage: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,9 +108,34 @@ class PipelineHook:
                 return original(stage, *args, **kwargs)
             if place.kind is SpanKind.FORWARD:
                 calls.note(getattr(stage, "submod", None))
+                count(stage, args, kwargs)
             return compute_span(source, place, original, (stage, *args), kwargs)
 
         return method
+
+    def _count(self, stage: Any, args: Any, kwargs: Any) -> None:
+        """Add the tokens of a microbatch of training to those of the step: the first stage is given them."""
+        try:
+            if stage.is_first and sys.modules["torch"].is_grad_enabled():
+                inputs = args[1] if len(args) > 1 else kwargs.get("args", ())
+                named = args[2] if len(args) > 2 else kwargs.get("kwargs")
+                tokens = self._model.tokens(stage.submod, inputs, named or {})
+                self._capture.activity.tokens += tokens
+        except Exception as error:  # noqa: BLE001 - counted; training goes on
+            self.source.failed(error)
+
+    def _wrap_trial(self, original: Any) -> Any:
+        activity = self._capture.activity
+
+        @wraps(original)
+        def prepare(*args: Any, **kwargs: Any) -> Any:
+            before = activity.tokens
+            try:
+                return original(*args, **kwargs)
+            finally:
+                activity.tokens = before
+
+        return prepare
 
     def _wrap_loss(self, original: Any) -> Any:
         """Count the loss as forward of the last stage: it is part of its imbalance."""

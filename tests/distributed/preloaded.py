@@ -14,6 +14,7 @@ from tests.distributed import (  # noqa: F401 - imported for the ranks, which ar
     recorded_training,
     replica_job,
     simulation_job,
+    split_model_job,
     trainer_job,
     training_job,
 )

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.analyze.explain.causes.shapley import coalitions, membership, shares
+from meshscope.analyze.explain.causes.shapley import Joining, coalitions, membership, shares
 
 PLAYERS = st.integers(1, 6)
 VALUES = st.floats(-1e9, 1e9)
@@ -19,8 +19,8 @@ def games(draw):
 
 def shapley(values):
     """Return the value of each player where nobody belongs to a union."""
-    unions = [[player] for player in range(len(values).bit_length() - 1)]
-    return shares(unions, coalitions(unions), values)
+    order = Joining((), [[player] for player in range(len(values).bit_length() - 1)])
+    return shares(order, coalitions(order), values)
 
 
 def close(left, right):

@@ -15,7 +15,7 @@ import pytest
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.align.steps.time_lookup import microbatch_spans
-from meshscope.analyze.explain.causes.shapley import coalitions, membership, shares
+from meshscope.analyze.explain.causes.shapley import Joining, coalitions, membership, shares
 from meshscope.analyze.explain.replay.contraction import contract
 from meshscope.analyze.explain.replay.marks import END
 from meshscope.analyze.explain.replay.program import Program
@@ -59,10 +59,10 @@ def faulty(traces_dir) -> Faulty:
     effects = fault_effects(account, passes)
     ideal = np.concatenate([passes, np.zeros(len(program.members.mark)), best_wires(program)])
     program = with_weights(program, ideal + effects.sum(axis=1))
-    unions = [[fault] for fault in range(len(FAULTS))]
-    masks = coalitions(unions)
+    order = Joining((), [[fault] for fault in range(len(FAULTS))])
+    masks = coalitions(order)
     times, _ = replay_scenarios(program, effects, membership(masks, len(FAULTS)))
-    values = shares(unions, masks, times)
+    values = shares(order, masks, times)
     return Faulty(program, effects, times, dict(zip(FAULTS, values.tolist(), strict=True)))
 
 

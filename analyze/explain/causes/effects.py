@@ -41,8 +41,8 @@ from .kinds_of_steps import kinds_of_steps
 from .peer_classes import peer_classes
 from .rank_kinds import kinds_of_ranks
 
-PASSES = ("forward", "backward", "recompute")
-"""Classes of the ledger that are computed once a microbatch."""
+PASSES = {"forward_frac": ("forward",), "backward_frac": ("backward", "recompute")}
+"""Classes of the ledger that are computed once a microbatch, by the direction of the pass."""
 MOSTLY = 0.5
 """A cell is a pass if more than that part of its computing is."""
 LONGEST_LINE_NS = 2**61
@@ -60,7 +60,8 @@ class Work:
     cells: pd.DataFrame
     """rank, step, interval, peer_class (of the step; -1: deviates from all peers), work_ns (without the
     stalls of its host), compute_ns, clock_ns (what a slow clock of its device cost, which the
-    other two are without), is_pass (whether most that it computes is forward or backward)."""
+    other two are without), forward_frac, backward_frac (parts of what it computes; recomputation is part of
+    the backward), is_pass (whether these two are most of it)."""
     edge_work_ns: FloatArray
     """Work of each edge without the stalls of its host, and without what slow clocks cost."""
     edge_host_ns: dict[str, FloatArray]
@@ -102,17 +103,23 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     }
     for stall in host.values():
         work -= stall
-    passes = time_inside(marks, edge, ledger, list(map(class_code, PASSES)))
-    others = [name for name in COMPUTE_CLASSES if name not in PASSES]
-    compute = passes + time_inside(marks, edge, ledger, list(map(class_code, others)))
+    passes = {
+        name: time_inside(marks, edge, ledger, list(map(class_code, classes)))
+        for name, classes in PASSES.items()
+    }
+    in_passes = {name for classes in PASSES.values() for name in classes}
+    others = [name for name in COMPUTE_CLASSES if name not in in_passes]
+    compute = sum(passes.values()) + time_inside(marks, edge, ledger, list(map(class_code, others)))
     cell, first = _numbered_runs(*keys)
     names = ("rank", "step", "interval")
     cells = pd.DataFrame({name: key[first] for name, key in zip(names, keys, strict=True)})
     del keys
     cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
     cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
-    in_passes = np.bincount(cell, weights=passes, minlength=len(cells))
-    cells["is_pass"] = in_passes > MOSTLY * cells["compute_ns"]
+    whole = cells["compute_ns"].where(cells["compute_ns"] > 0, 1.0)
+    for direction, inside in passes.items():
+        cells[direction] = np.bincount(cell, weights=inside, minlength=len(cells)) / whole
+    cells["is_pass"] = cells[list(PASSES)].sum(axis="columns") > MOSTLY
     cells["clock_ns"] = 0.0
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
     rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))

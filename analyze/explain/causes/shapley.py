@@ -12,35 +12,91 @@ orders in which the members of a union join one after the other::
 with u unions, b members in U(j), and H a set of whole unions. Where each player is a
 union of its own it is the Shapley value. The values sum to v(all) - v(none), exactly
 up to rounding.
+
+Where there are too many players, those that change next to nothing join first, one after the other, and
+only the rest in all orders: what is wrong by that is no more than these change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from math import factorial
+from typing import NamedTuple
 
 import numpy as np
 
 from ...tables.arrays import FloatArray, IntArray
 
 MAX_PLAYERS = 10
-"""Above this the 2**n coalitions cost more than they tell, and players join by unions."""
+"""Above this the 2**n coalitions cost more than they tell: the least ones join first, or all by unions."""
+NEXT_TO_NOTHING = 1e-3
+"""Share of v(all) that a player of these changes at most, as the only one and as the last one."""
 
 
-def unions_of(labels: Sequence[Hashable]) -> list[list[int]]:
-    """Return the unions to take values over: single players, or those of one label if many."""
-    if len(labels) <= MAX_PLAYERS:
-        return [[player] for player in range(len(labels))]
-    return [[p for p, own in enumerate(labels) if own == label] for label in dict.fromkeys(labels)]
+class Joining(NamedTuple):
+    """The orders in which players can join; each player is in one of the two."""
+
+    first: tuple[int, ...]
+    """Those that always join first, one after the other."""
+    unions: list[list[int]]
+    """The others, whose members join one after the other."""
+
+    @property
+    def players(self) -> int:
+        """Return how many there are."""
+        return len(self.first) + sum(map(len, self.unions))
+
+    @property
+    def before(self) -> int:
+        """Return the coalition of those that join first."""
+        return sum(1 << player for player in self.first)
 
 
-def coalitions(unions: Sequence[Sequence[int]]) -> IntArray:
+def joining(labels: Sequence[Hashable], change_frac: FloatArray) -> Joining:
+    """Return in which orders players join: in all of them, if there are few.
+
+    Args:
+        labels: Players of one label belong together where there are too many.
+        change_frac: Which share of v(all) each changes, as the only one or as the last one.
+    """
+    count = len(labels)
+    is_first = (np.abs(change_frac) <= NEXT_TO_NOTHING) & (count > MAX_PLAYERS)
+    first, rest = tuple(np.flatnonzero(is_first).tolist()), np.flatnonzero(~is_first).tolist()
+    if len(rest) <= MAX_PLAYERS:
+        return Joining(first, [[player] for player in rest])
+    names = dict.fromkeys(labels[player] for player in rest)
+    unions = [[player for player in rest if labels[player] == name] for name in names]
+    return Joining(first, unions)
+
+
+def coalitions(order: Joining) -> IntArray:
     """Return the coalitions that the values need, as sorted bit masks.
 
     Bit ``j`` is player ``j``. The first is empty, the last holds everybody.
     """
-    masks = [_masks_within(unions, own) for own in range(len(unions))]
-    return np.unique(np.concatenate([part.ravel() for part in masks] or [np.zeros(1, np.int64)]))
+    masks = [_masks_within(order, own) for own in range(len(order.unions))]
+    parts = [part.ravel() for part in masks]
+    return np.unique(np.concatenate([_one_by_one(order), *parts]))
+
+
+def alone_and_last(players: int) -> IntArray:
+    """Return nobody, each player alone, everybody but each player, and everybody, as sorted bit masks."""
+    bits, everybody = 1 << np.arange(players), (1 << players) - 1
+    return np.unique(np.concatenate([[0], bits, everybody ^ bits, [everybody]]))
+
+
+def changes(masks: IntArray, values: FloatArray, players: int) -> FloatArray:
+    """Return what each player changes as the only one or as the last one, whichever is more.
+
+    Args:
+        masks: Coalitions with those of ``alone_and_last``.
+        values: The set function, one value a coalition.
+        players: How many there are.
+    """
+    bits = 1 << np.arange(players)
+    alone = values[np.searchsorted(masks, bits)] - values[0]
+    last = values[-1] - values[np.searchsorted(masks, masks[-1] ^ bits)]
+    return np.asarray(np.maximum(np.abs(alone), np.abs(last)))
 
 
 def membership(masks: IntArray, players: int) -> FloatArray:
@@ -48,18 +104,19 @@ def membership(masks: IntArray, players: int) -> FloatArray:
     return ((masks[None, :] >> np.arange(players)[:, None]) & 1).astype(np.float64)
 
 
-def shares(unions: Sequence[Sequence[int]], masks: IntArray, values: FloatArray) -> FloatArray:
+def shares(order: Joining, masks: IntArray, values: FloatArray) -> FloatArray:
     """Return the value of each player.
 
     Args:
-        unions: The players of each union.
-        masks: The coalitions, as ``coalitions`` gives them.
+        order: Who joins when.
+        masks: Coalitions, with those that ``coalitions`` gives.
         values: The set function, one value a coalition.
     """
-    result = np.zeros(sum(map(len, unions)))
-    for own, members in enumerate(unions):
-        table = values[np.searchsorted(masks, _masks_within(unions, own))]
-        outer = _weights(len(unions))[_size(np.arange(table.shape[0]))]
+    result = np.zeros(order.players)
+    result[list(order.first)] = np.diff(values[np.searchsorted(masks, _one_by_one(order))])
+    for own, members in enumerate(order.unions):
+        table = values[np.searchsorted(masks, _masks_within(order, own))]
+        outer = _weights(len(order.unions))[_size(np.arange(table.shape[0]))]
         inside = np.arange(table.shape[1])
         inner = _weights(len(members))
         for place, player in enumerate(members):
@@ -69,16 +126,21 @@ def shares(unions: Sequence[Sequence[int]], masks: IntArray, values: FloatArray)
     return result
 
 
-def _masks_within(unions: Sequence[Sequence[int]], own: int) -> IntArray:
+def _one_by_one(order: Joining) -> IntArray:
+    """Return the coalitions that those who join first make, from nobody on."""
+    return np.concatenate([[0], np.cumsum(1 << np.array(order.first, np.int64))])
+
+
+def _masks_within(order: Joining, own: int) -> IntArray:
     """Return the masks of every set of other unions with every subset of one union.
 
     ``(2**(unions - 1), 2**members)``; bit ``k`` of a row or column index says whether
     the k-th other union, or the k-th member, is in it.
     """
-    others = [sum(1 << p for p in union) for k, union in enumerate(unions) if k != own]
+    others = [sum(1 << p for p in union) for k, union in enumerate(order.unions) if k != own]
     rows = _sums_of_subsets(others)
-    columns = _sums_of_subsets([1 << player for player in unions[own]])
-    return rows[:, None] | columns[None, :]
+    columns = _sums_of_subsets([1 << player for player in order.unions[own]])
+    return order.before | rows[:, None] | columns[None, :]
 
 
 def _sums_of_subsets(parts: list[int]) -> IntArray:

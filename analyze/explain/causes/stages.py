@@ -14,7 +14,7 @@ from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.program import Program
-from .effects import Work
+from .effects import PASSES, Work
 from .kinds_of_steps import kinds_of_steps
 from .passes import computing_pieces, edge_of_pieces
 from .shapley_player import Player, Union, spread
@@ -93,26 +93,36 @@ class _Excess(NamedTuple):
 def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> _Excess | None:
     """Return what each cell computes more than with equal stages.
 
-    Passes are compared with passes, and what else is computed, such as the optimizer, with its like.
-    None where stages cannot be compared.
+    Forward passes are compared with forward passes, backward passes with their like, and so is what else is
+    computed, such as the optimizer. None where stages cannot be compared.
     """
     if not len(stage) or stage.min() < 0 or stage.min() == stage.max():
         return None
-    frame = work.cells[["rank", "step", "is_pass"]].assign(compute=compute, stage=stage)
-    by_class = frame.groupby(["stage", "is_pass", "rank", "step"])["compute"].sum()
-    kinds = kinds_of_steps(by_class.groupby(level=["stage", "rank", "step"]).sum())
-    centre = _centres(by_class, kinds)
+    cells = work.cells[["rank", "step"]].assign(stage=stage)
+    frames = [cells.assign(part=part, compute=compute * frac) for part, frac in _parts(work)]
+    by_part = pd.concat(frames).groupby(["stage", "part", "rank", "step"])["compute"].sum()
+    kinds = kinds_of_steps(by_part.groupby(level=["stage", "rank", "step"]).sum())
+    centre = _centres(by_part, kinds)
     whole = centre.groupby(level=["stage", "step"]).sum()
     if not (whole > 0).all():
         return None
     stages = whole.index.unique("stage").size
-    mean = centre.groupby(level=["is_pass", "step"]).transform("sum") / stages
+    mean = centre.groupby(level=["part", "step"]).transform("sum") / stages
     excess = (centre - mean).rename("ns")
     excess_frac = (excess / centre.where(centre > 0)).fillna(0.0)
-    of_cell = excess_frac.reindex(pd.MultiIndex.from_frame(frame[list(excess_frac.index.names)]))
+    names = list(excess_frac.index.names)
+    of_cell = [excess_frac.reindex(pd.MultiIndex.from_frame(frame[names])) for frame in frames]
+    ns = [frame["compute"].to_numpy() * frac for frame, frac in zip(frames, of_cell, strict=True)]
     is_heavy = excess.groupby(level=["stage", "step"]).sum() > 0
-    heavy = is_heavy.reindex(pd.MultiIndex.from_frame(frame[["stage", "step"]]))
-    return _Excess(np.asarray(compute * of_cell.to_numpy()), heavy.to_numpy(np.bool_))
+    heavy = is_heavy.reindex(pd.MultiIndex.from_frame(cells[["stage", "step"]]))
+    return _Excess(np.sum(ns, axis=0), heavy.to_numpy(np.bool_))
+
+
+def _parts(work: Work) -> Iterator[tuple[str, pd.Series]]:
+    """Yield each kind of computing, and which part of each cell's it is."""
+    for direction in PASSES:
+        yield direction, work.cells[direction]
+    yield "other", 1.0 - work.cells[list(PASSES)].sum(axis="columns")
 
 
 def _excess_of_chunks(

@@ -6,6 +6,7 @@ from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.deepspeed import DeepSpeedHook
 from meshscope.probe.hooks.megatron import MegatronHook
 from meshscope.probe.hooks.pipeline import PipelineHook
+from meshscope.probe.job.run_facts import RunFacts
 from meshscope.probe.recording.open_recorder import NullRecorder
 from meshscope.probe.schema.terms import SpanKind
 from meshscope.probe.settings.config import ProbeConfig
@@ -34,7 +35,7 @@ def errors(hook):
 
 def test_a_schedule_without_a_loss_function(capture):
     """Fails when a renamed private attribute of torch ends a training."""
-    hook = PipelineHook(capture, None, None, None)
+    hook = PipelineHook(capture, None, None, RunFacts())
     loss = hook._wrap_loss(lambda *_: "loss")
     assert loss(Strange(), Strange(), 1, 2, 0) == "loss"
     assert errors(hook) == 1

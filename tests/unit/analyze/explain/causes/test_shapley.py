@@ -9,20 +9,23 @@ from hypothesis import strategies as st
 
 from meshscope.analyze.explain.causes.shapley import (
     MAX_PLAYERS,
+    Joining,
+    alone_and_last,
+    changes,
     coalitions,
+    joining,
     membership,
     shares,
-    unions_of,
 )
 
 
-def values_of(function, unions):
+def values_of(function, unions, first=()):
     """Return the shares of a set function."""
-    masks = coalitions(unions)
-    players = sum(map(len, unions))
-    rows = membership(masks, players).T
+    order = Joining(first, unions)
+    masks = coalitions(order)
+    rows = membership(masks, order.players).T
     values = np.array([function(set(np.flatnonzero(row).tolist())) for row in rows], dtype=float)
-    return shares(unions, masks, values)
+    return shares(order, masks, values)
 
 
 def alone(players):
@@ -30,17 +33,18 @@ def alone(players):
     return [[player] for player in range(players)]
 
 
-def by_enumeration(function, unions):
+def by_enumeration(function, unions, first=()):
     """Return the mean marginal contribution over all orders in which unions stay together."""
+    rest = [player for own in unions for player in own]
     orders = [
-        order
-        for order in permutations(range(sum(map(len, unions))))
+        (*first, *order)
+        for order in permutations(rest)
         if all(
             max(order.index(p) for p in own) - min(order.index(p) for p in own) == len(own) - 1
             for own in unions
         )
     ]
-    total = np.zeros(sum(map(len, unions)))
+    total = np.zeros(len(first) + len(rest))
     for order in orders:
         for place, player in enumerate(order):
             total[player] += function(set(order[: place + 1])) - function(set(order[:place]))
@@ -49,7 +53,7 @@ def by_enumeration(function, unions):
 
 def test_coalitions_hold_a_player_where_its_bit_is_set():
     """Shares would be given to the wrong causes."""
-    masks = coalitions(alone(2))
+    masks = coalitions(Joining((), alone(2)))
     assert membership(masks, 2).T.tolist() == [[0, 0], [1, 0], [0, 1], [1, 1]]
 
 
@@ -79,25 +83,52 @@ def test_two_gloves_in_one_union_share_less():
 
 @settings(max_examples=30, deadline=None)
 @given(
-    unions=st.sampled_from([[[0], [1], [2]], [[0, 1], [2, 3]], [[0, 2], [1], [3, 4]], [[0, 1, 2]]]),
+    game=st.sampled_from(
+        [
+            ((), [[0], [1], [2]]),
+            ((), [[0, 1], [2, 3]]),
+            ((), [[0, 2], [1], [3, 4]]),
+            ((), [[0, 1, 2]]),
+            ((3, 1), [[0], [2], [4]]),
+            ((0, 4), [[1, 3], [2]]),
+            ((1, 0), []),
+        ]
+    ),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_values_are_the_mean_over_all_orders(unions, seed):
+def test_values_are_the_mean_over_all_orders(game, seed):
     """A cause would be billed by another rule than the one that the report names."""
-    table = np.random.default_rng(seed).normal(size=2 ** sum(map(len, unions)))
+    first, unions = game
+    table = np.random.default_rng(seed).normal(size=2 ** (len(first) + sum(map(len, unions))))
 
     def function(members):
         return float(table[sum(1 << player for player in members)])
 
-    found = values_of(function, unions)
-    assert found == pytest.approx(by_enumeration(function, unions), abs=1e-12)
+    found = values_of(function, unions, first)
+    assert found == pytest.approx(by_enumeration(function, unions, first), abs=1e-12)
     assert found.sum() == pytest.approx(table[-1] - table[0], abs=1e-12)
 
 
 def test_many_players_join_by_unions():
     """Twenty causes would take a million replays."""
     labels = ["workers"] * 4 + ["stages"] * 3 + ["host"] * 4 + ["wires"] * 4
-    unions = unions_of(labels)
-    assert [len(own) for own in unions] == [4, 3, 4, 4]
-    assert len(coalitions(unions)) <= 512
-    assert len(unions_of(labels[:MAX_PLAYERS])) == MAX_PLAYERS
+    order = joining(labels, np.ones(15))
+    assert [len(own) for own in order.unions] == [4, 3, 4, 4]
+    assert len(coalitions(order)) <= 512
+    assert len(joining(labels[:MAX_PLAYERS], np.zeros(MAX_PLAYERS)).unions) == MAX_PLAYERS
+
+
+def test_of_many_players_those_that_change_nothing_join_first():
+    """Two slow ranks would be billed as one for the sake of a dozen links that cost nothing."""
+    labels = ["workers"] * 2 + ["stages"] + ["wires"] * 12
+    order = joining(labels, np.array([0.1, 0.05, 0.02, 0.01, *[1e-4] * 11]))
+    assert order.unions == [[0], [1], [2], [3]]
+    assert order.first == tuple(range(4, 15))
+    assert len(coalitions(order)) == 12 + 15
+
+
+def test_what_a_player_changes_alone_or_last():
+    """A cause that another one hides would be taken for nothing."""
+    masks = alone_and_last(3)
+    values = np.array([float(mask == 7) + 2.0 * bool(mask & 2) for mask in masks.tolist()])
+    assert changes(masks, values, 3).tolist() == [1.0, 3.0, 1.0]
