@@ -28,6 +28,8 @@ MOST_WITHOUT, LEAST_WITH = 0.25, 0.5
 share on."""
 MOST_BETWEEN = 0.1
 """Share of the steps that may lie between; they are neither, and a few bad steps tell nothing."""
+LEAST_WITHOUT_ANY = 0.25
+"""Share of the steps that several causes must leave without any of them: fewer may all be bad ones."""
 MOST_FASTER = 0.5
 """What is faster beyond that share of the cost of a cause has another reason: lighter steps, say."""
 ALIKE_TOKENS = 0.02
@@ -159,7 +161,8 @@ def _told_apart(found: dict[int, _Parted]) -> dict[int, _Parted]:
     kept = dict(sorted(found.items(), key=lambda item: item[1].cost_ns, reverse=True))
     while kept:
         without = ~np.any([parted.with_it for parted in kept.values()], axis=0)
-        if without.sum() >= MIN_STEPS:
+        least = MIN_STEPS if len(kept) == 1 else max(MIN_STEPS, LEAST_WITHOUT_ANY * len(without))
+        if without.sum() >= least:
             break
         kept.popitem()
     return {number: kept[number] for number in sorted(kept)}
