@@ -27,6 +27,7 @@ from meshscope.analyze.synthetic.run_directory import write_run
 from meshscope.analyze.synthetic.simulate import make_simulation
 from meshscope.cli import app
 from meshscope.probe.schema.layout import ParallelLayout
+
 from .many_ranks import own_work, summaries_of
 
 STEPS = 130
