@@ -20,7 +20,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from tests.unit.analyze.scale.many_ranks import TOGETHER, own_work, summaries_of  # noqa: E402
+from tests.unit.analyze.scale.many_ranks import own_work, summaries_of  # noqa: E402
 
 from meshscope.analyze.scale import followed as module  # noqa: E402
 from meshscope.analyze.scale.outlook import outlook_of  # noqa: E402
@@ -28,6 +28,8 @@ from meshscope.analyze.scale.store import Summaries  # noqa: E402
 from meshscope.probe.schema.layout import ParallelLayout  # noqa: E402
 
 TP, PP, SLOW, FACTOR = 4, 4, 21, 1.2
+TOGETHER = 128
+"""Ranks that are made at a time."""
 
 
 def made(ranks, steps, folder):

@@ -1,22 +1,25 @@
 """What summaries of runs of many ranks cost, and whether the slow rank is found; prints figures, asserts none.
 
-    python bench/summaries.py                         64, 256 and 1,024 ranks of 20 steps
+    python bench/summaries.py                         64 and 256 ranks of 20 steps, 256 and 1,024 of 1,000, 4,096 of 100
     python bench/summaries.py 256 1024 4096 --steps 50
-    make bench-large                                  256 and 1,024 ranks of 1,000 steps, 4,096 of 100
+    make bench-large                                  the large ones of these
     make bench-large SIZES="64x100 256x100"           other sizes
     python bench/summaries.py 96x1000 --one --limit 400    workers that keep to 400 MB
 
 Each size is a synthetic job of TP4 x PP4 x DPn with 8 microbatches, written as a run directory by a process
 of its own, in bounded memory. One worker summarizes it, then two (not with ``--one``). CPU seconds and the largest memory are those that
-workers tell of themselves, so a busy machine hardly changes them; it does change wall seconds. The last
-lines compare what the answer says of the slow rank with the truth, and extrapolate.
+workers tell of themselves, so a busy machine hardly changes them; it does change wall seconds. So the efficiency of two
+workers stands beside that of two processes that share nothing, measured just before and after: what the machine gives. The
+last lines compare what the answer says of the slow rank with the truth, and extrapolate.
 """
 
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,9 @@ from pathlib import Path
 
 TP, PP, MICROBATCHES = 4, 4, 8
 SLOW, FACTOR = 21, 1.2
+ROUNDS = 15_000_000
+"""Of a loop that needs nothing but a CPU: about a second."""
+LARGE = ("256x1000", "1024x1000", "4096x100")
 TARGET_RANKS, TARGET_STEPS, TARGET_CORES = 16_384, 1_000, 16
 
 
@@ -82,6 +88,25 @@ def summarize(path, workers, out, limit_mb=None):
     return {"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": max(peak for _, peak in done)}
 
 
+def _rounds(count):
+    for _ in range(count):
+        pass
+
+
+def efficiency_of_two(context):
+    """Return the wall time of one process over that of two at once, each with the same to do: 1 on two free CPUs."""
+    walls = []
+    for count in (1, 2):
+        processes = [context.Process(target=_rounds, args=(ROUNDS,)) for _ in range(count)]
+        begin = time.perf_counter()
+        for one in processes:
+            one.start()
+        for one in processes:
+            one.join()
+        walls.append(time.perf_counter() - begin)
+    return walls[0] / walls[1]
+
+
 def answer(path, out):
     """Return what summaries that are there already say of the slow rank, and what that costs."""
     from meshscope.analyze.scale.executors import InThisProcess
@@ -111,10 +136,13 @@ def measured(ranks, steps, workers, seed, limit_mb):
     with tempfile.TemporaryDirectory() as folder:
         figures = in_a_process("generate", ranks, steps, folder, seed)
         figures["cells"] = ranks * steps
+        context, machine = multiprocessing.get_context("fork"), []
         for count in workers:
             out = Path(folder, f"summaries-{count}")
             out.mkdir()
+            machine.append(efficiency_of_two(context))
             figures[count] = in_a_process("summarize", figures["path"], count, out, *limit_mb)
+        figures["machine"] = statistics.mean((*machine, efficiency_of_two(context)))
         figures["answer"] = in_a_process("answer", figures["path"], out)
     return figures
 
@@ -123,10 +151,10 @@ def row(ranks, steps, figures):
     """Return the line of one size."""
     one, two = figures[1], figures.get(2)
     peak = max(figures[count]["peak_bytes"] for count in (1, 2) if count in figures)
-    pair = f"{'':8} {'':11} {'':8}"
+    pair = f"{'':8} {'':11} {'':8} {'':8}"
     if two:
         pair = (
-            f"{two['wall_s']:8.1f} {one['wall_s'] / two['wall_s'] / 2:11.0%} "
+            f"{two['wall_s']:8.1f} {one['wall_s'] / two['wall_s'] / 2:11.0%} {figures['machine']:8.0%} "
             f"{one['cpu_s'] / two['cpu_s']:8.0%}"
         )
     return (
@@ -139,13 +167,13 @@ def row(ranks, steps, figures):
 
 def growth(sizes):
     """Return how CPU time grows with the records from one size to the next; exponent 1 is linear."""
-    for ((small, _), before), ((large, _), after) in pairwise(sizes.items()):
+    for (small, before), (large, after) in pairwise(sizes.items()):
         rows = after["rows"] / before["rows"]
         cpu = after[1]["cpu_s"] / before[1]["cpu_s"]
         # Sizes of about as many records say nothing of how it grows.
         if abs(math.log(rows)) > 0.1:
             yield (
-                f"{small:,} -> {large:,} ranks: {rows:.2f} x the records, {cpu:.2f} x the CPU time: "
+                f"{small[0]:,} x {small[1]:,} -> {large[0]:,} x {large[1]:,}: {rows:.2f} x the records, {cpu:.2f} x the CPU time: "
                 f"exponent {math.log(cpu) / math.log(rows):.2f}"
             )
 
@@ -182,7 +210,7 @@ def extrapolated(figures):
 def main():
     """Measure every size and print the table and what follows from it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("given", nargs="*", default=["64", "256", "1024"])
+    parser.add_argument("given", nargs="*", default=["64", "256", *LARGE])
     parser.add_argument("--steps", type=int, default=20, help="of sizes that name none")
     parser.add_argument("--one", action="store_true", help="one worker only")
     parser.add_argument("--limit", type=float, nargs=1, default=[], help="memory of a worker, MB")
@@ -203,7 +231,7 @@ def main():
     print(f"{os.cpu_count()} CPU cores, load {os.getloadavg()[0]:.1f}; efficiency of 2 workers")
     print(
         f"{'ranks':>6} {'steps':>6} {'records':>11} {'write s':>8} {'MB':>8} {'CPU s':>8} {'ms a rank-step':>17} {'wall 1':>8} "
-        f"{'wall 2':>8} {'eff. (wall)':>11} {'(CPU)':>8} {'worker MB':>9} {'answer s':>9}"
+        f"{'wall 2':>8} {'eff. (wall)':>11} {'machine':>8} {'(CPU)':>8} {'worker MB':>9} {'answer s':>9}"
     )
     sizes = {}
     for size in given.given:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ..tables.arrays import FloatArray, IntArray
 from .dense import COMPUTED
-from .rows import Rows
+from .rows import Rows, joined
 from .store import Summaries
 from .summary import COUNTED, EXPOSED
 
@@ -66,7 +66,7 @@ def blocks_of(summaries: Summaries) -> Blocks:
         RunDirectoryError: A file of the summaries cannot be read.
     """
     counting = Counting(summaries)
-    for part in summaries.parts(COUNTED_COLUMNS, zeros=False):
+    for part in joined(summaries.parts(COUNTED_COLUMNS, zeros=False)):
         counting.add(Rows(part))
     return counting.blocks()
 
@@ -125,13 +125,18 @@ def _sums_of_regular(
     sizes = np.diff(starts, append=len(block))
     laid = [time.reshape(ranks, -1) for time in times.values()]
     sums = [time[:, starts] for time in laid]
+    even = (np.diff(starts) == sizes[0]).all() and sizes[-1] <= sizes[0]
     for after in range(1, int(sizes.max())):
-        longer = sizes > after
+        longer = np.flatnonzero(sizes > after)
+        at: IntArray | slice = starts[longer] + after
+        if even:
+            # The first ones, each as far from the next: nothing needs to be gathered.
+            at = slice(starts[0] + after, starts[len(longer) - 1] + after + 1, sizes[0])
         for total, time in zip(sums, laid, strict=True):
-            if longer.all():
-                total += time[:, starts + after]
+            if len(longer) == len(starts):
+                total += time[:, at]
             else:
-                total[:, longer] += time[:, starts[longer] + after]
+                total[:, longer] += time[:, at]
     held = np.repeat(np.arange(ranks), len(starts)), np.tile(block[starts], ranks)
     return [total.ravel() for total in sums], held, np.tile(sizes, ranks)
 

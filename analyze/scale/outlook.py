@@ -28,7 +28,7 @@ from ..tables.table_folder import drafted
 from ..wording.limits import keep_limits, kept_limits
 from .blocks import COUNTED_COLUMNS, Blocks, Counting
 from .price import Price
-from .rows import Rows
+from .rows import Rows, joined
 from .slow_ranks import FirstAnswer, SlowRank, answer_of, steps_skipped
 from .store import Summaries
 from .survey import SURVEYED, Looking
@@ -79,7 +79,7 @@ def _made(summaries: Summaries, limit_bytes: float | None) -> Outlook:
     looking = Looking(steps_skipped(summaries, limit_bytes), len(summaries.ranks))
     counting = Counting(summaries)
     columns = tuple(dict.fromkeys((*SURVEYED, *COUNTED_COLUMNS)))
-    for part in summaries.parts(columns, zeros=False):
+    for part in joined(summaries.parts(columns, zeros=False)):
         rows = Rows(part)
         looking.add(rows)
         counting.add(rows)

@@ -5,7 +5,7 @@ Then a column is an array of ranks and steps as it lies in memory, and nothing n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +15,23 @@ import pyarrow as pa
 from ..tables.arrays import IntArray
 
 Number = TypeVar("Number", np.float32, np.float64)
+JOINED_ROWS = 1 << 17
+"""Rows that are looked at together, at least where there are as many: 10 MB."""
+
+
+def joined(parts: Iterable[pa.Table], least_rows: int = JOINED_ROWS) -> Iterator[pa.Table]:
+    """Yield the rows of some files together, where these have the same columns: a look at few rows costs as much as one at many."""
+    held: list[pa.Table] = []
+    for part in parts:
+        if held and held[0].column_names != part.column_names:
+            yield pa.concat_tables(held).combine_chunks()
+            held = []
+        held.append(part)
+        if sum(map(len, held)) >= least_rows:
+            yield pa.concat_tables(held).combine_chunks()
+            held = []
+    if held:
+        yield pa.concat_tables(held).combine_chunks()
 
 
 class Rows:

@@ -17,7 +17,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from ..align.steps.microbatch_work import FEATURES
 from ..explain.slow_ranks import DetectionResult, DetectionSettings, RankVerdict, detect_in
-from ..explain.slow_ranks.cube import coordinates_of, cube_of
+from ..explain.slow_ranks.cube import Cube, coordinates_of, cube_of
 from ..explain.slow_ranks.grid import DenseGrid
 from ..tables.arrays import BoolArray, FloatArray, IntArray
 from ..wording.limits import Limit
@@ -44,6 +44,8 @@ ANSWER_BYTES = 250_000_000
 """What the answer takes beside rows."""
 ANSWER_ROW_BYTES = 500
 """What a row takes while it is looked for slow ranks, at most."""
+EMPTY_CELL_BYTES = 100
+"""What a place of the mesh takes there in a step if nobody recorded it, while others of its replica and of its stage are."""
 LEAST_STEPS = 50
 """So many steps are looked at, whatever the memory: with fewer a change is hardly seen."""
 
@@ -105,7 +107,8 @@ def answer_of(
     """
     layout = summaries.outline.layout
     chosen = followed(survey, layout, tells_work=tells_work(summaries))
-    survey = survey.thinned(_every(survey, int(chosen.sum()), limit_bytes))
+    cube = cube_of(tuple(survey.ranks[chosen].tolist()), layout)
+    survey = survey.thinned(_every(survey, cube, limit_bytes))
     ranks = None if chosen.all() else survey.ranks[chosen].tolist()
     steps = None if survey.every == 1 else survey.steps.tolist()
     table = Dense.of(summaries.read(COLUMNS, steps, ranks, zeros=False), survey.steps)
@@ -137,9 +140,11 @@ def steps_skipped(summaries: Summaries, limit_bytes: float | None) -> int:
     return _thinning(summaries.rows * SURVEY_ROW_BYTES, steps, limit_bytes)
 
 
-def _every(survey: Survey, followed_ranks: int, limit_bytes: float | None) -> int:
+def _every(survey: Survey, followed: Cube, limit_bytes: float | None) -> int:
     """Return of how many of its steps one has room for the tests; 1 where all have."""
-    kept = len(survey.ranks) * SURVEY_ROW_BYTES + followed_ranks * ANSWER_ROW_BYTES
+    ranks = len(followed.ranks)
+    empty = (followed.cells - ranks) * EMPTY_CELL_BYTES
+    kept = len(survey.ranks) * SURVEY_ROW_BYTES + ranks * ANSWER_ROW_BYTES + empty
     return _thinning(kept * len(survey.steps), len(survey.steps), limit_bytes)
 
 

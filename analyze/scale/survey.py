@@ -16,7 +16,7 @@ from meshscope.probe.schema.terms import Axis
 
 from ..align.steps.microbatch_work import FEATURES
 from ..tables.arrays import BoolArray, FloatArray, IntArray
-from .rows import Rows
+from .rows import Rows, joined
 from .store import Summaries
 from .summary import OWN_WORK
 
@@ -74,7 +74,7 @@ def survey_of(summaries: Summaries, every: int = 1) -> Survey:
         RunDirectoryError: A file of the summaries cannot be read.
     """
     looking = Looking(every, len(summaries.ranks))
-    for part in summaries.parts(SURVEYED, zeros=False):
+    for part in joined(summaries.parts(SURVEYED, zeros=False)):
         looking.add(Rows(part))
     return looking.survey(str(summaries.run))
 

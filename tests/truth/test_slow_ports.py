@@ -18,9 +18,9 @@ def slow(axis, rank, peer, extra_ms):
     return Fault(kind=FaultKind.SLOW_LINK, axis=axis, rank=rank, peer=peer, extra_ms=extra_ms)
 
 
-def run(layout, *faults, hosts=True, seed=0):
+def run(layout, *faults, hosts=True, seed=0, steps=10):
     """Return a capture whose ranks have a host each, and its truth."""
-    job = SyntheticJob(layout=layout, steps=10, faults=faults, jitter_cv=0.02, seed=seed)
+    job = SyntheticJob(layout=layout, steps=steps, faults=faults, jitter_cv=0.02, seed=seed)
     trace, truth = generate(job)
     clocks = {rank: f"host{rank}" for rank in trace.ranks} if hosts else {}
     return replace(trace, clocks=clocks, _frames={}), truth
@@ -52,6 +52,39 @@ def test_a_group_and_a_link_of_one_port_are_one_cause():
     assert found.where["host"] == "host1"
     assert found.removal_gain_frac == pytest.approx(truth.joint_ns / truth.step_time_ns, abs=0.015)
     assert {"slow_port.group", "slow_port.link"} <= {one.code for one in found.evidence}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("layout", "first", "second"),
+    [
+        (CHAIN, slow("pp", 1, 0, 12.0), slow("pp", 1, 2, 12.0)),
+        (MESH, slow("dp", 1, None, 8.0), slow("pp", 1, 5, 8.0)),
+    ],
+    ids=["links", "group and link"],
+)
+def test_a_port_that_is_slow_at_times_is_one_cause(layout, first, second, seed):
+    """Fails when a port that is slow for some steps is told in parts: each alone returns next to nothing, both a lot."""
+    faults = (
+        replace(first, first_step=3, last_step=8),
+        replace(second, first_step=4, last_step=8),
+    )
+    trace, truth = run(layout, *faults, seed=seed, steps=24)
+    (found,) = links(diagnose(trace))
+    assert (found.where["host"], found.where["steps"]) == ("host1", [3, 8])
+    assert found.removal_gain_frac == pytest.approx(truth.joint_ns / truth.step_time_ns, abs=0.015)
+
+
+def test_links_that_are_slow_at_other_times_keep_their_causes():
+    """Fails when two links of one host that fail one after the other are one port, slow for as long as both."""
+    first, second = slow("pp", 1, 0, 12.0), slow("pp", 1, 2, 12.0)
+    faults = (
+        replace(first, first_step=3, last_step=6),
+        replace(second, first_step=5, last_step=9),
+    )
+    trace, _ = run(CHAIN, *faults, steps=24)
+    found = {one.where["link"]: one.where["steps"] for one in links(diagnose(trace))}
+    assert found == {"0<->1": [3, 6], "1<->2": [5, 9]}
 
 
 def test_ranks_with_cards_of_their_own_do_not_share_a_port():

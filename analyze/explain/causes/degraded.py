@@ -54,6 +54,8 @@ class Degraded(NamedTuple):
     is_alone: bool = False
     """Whether it is slow against its own other steps: no other place has its like, or those that have
     are slower than it is in these."""
+    steps: frozenset[int] = frozenset()
+    """Its slow steps; none where it is slow always, or its other steps are not sound."""
 
 
 def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
@@ -85,7 +87,8 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
         own = _rows_of(frame, place, key)
         if key not in alone and key not in own_kinds:
             others = ~own & ~frame["step"].isin(times.steps).to_numpy()
-            found.append(Degraded(_where(key), times.ratio, times.step_frac, own, others))
+            ratio, part = times.ratio, times.step_frac
+            found.append(Degraded(_where(key), ratio, part, own, others, steps=times.steps))
     found = [*_both_directions(found), *alone.values()]
     found = [own for own in found if _is_beyond_clocks(frame, like, place, own)]
     cost = [float((wire[own.events] - like[own.events]).clip(lower=0).sum()) for own in found]
@@ -132,7 +135,13 @@ def _of_two_kinds(
     """Return a place that is slow against its own other steps."""
     own, is_slow = _rows_of(frame, place, key), frame["step"].isin(slow.steps).to_numpy()
     return Degraded(
-        _where(key), slow.ratio, slow.step_frac, own & is_slow, own & ~is_slow, is_alone=True
+        _where(key),
+        slow.ratio,
+        slow.step_frac,
+        own & is_slow,
+        own & ~is_slow,
+        is_alone=True,
+        steps=slow.steps,
     )
 
 
@@ -325,7 +334,8 @@ def _both_directions(found: list[Degraded]) -> list[Degraded]:
             ratio, share = max(own.ratio, back.ratio), max(own.step_frac, back.step_frac)
             events = own.events | back.events
             like = ~events & (own.like | back.like if own.is_alone else own.like & back.like)
-            merged.append(Degraded(where, ratio, share, events, like, own.is_alone))
+            steps = own.steps | back.steps
+            merged.append(Degraded(where, ratio, share, events, like, own.is_alone, steps))
     return merged
 
 

@@ -32,29 +32,42 @@ def rank_file(by_rank: Sequence[str]) -> list[str]:
     return lines
 
 
-def megatron_order(order: str) -> str:
-    """Return the argument ``order`` of Megatron-core's ``initialize_model_parallel``.
+def megatron_order(layout: ParallelLayout, order: str) -> str | None:
+    """Return the argument ``order`` of Megatron-core's ``initialize_model_parallel``; None where it refuses the order.
 
-    >>> megatron_order("pp-dp-cp-tp")
+    It builds two meshes in one order: tp, cp, dp and pp, and for experts tp, ep, pp and dp. Both have to have
+    the same pipelines. Where stages do not vary slowest, replicas have to be as many in both, too
+    (megatron/core/parallel_state.py). Experts are taken to have the tensor parallelism of the rest.
+
+    >>> megatron_order(ParallelLayout(tp=2, pp=2, dp=4), "pp-dp-cp-tp")
     'tp-cp-ep-dp-pp'
+    >>> megatron_order(ParallelLayout(tp=2, pp=2, dp=4, ep=2), "dp-pp-cp-tp")
     """
     fastest_first = order.split("-")[::-1]
-    fastest_first.insert(fastest_first.index("dp"), "ep")
+    is_last = fastest_first[-1] == "pp" or layout.pp == 1
+    if not is_last and layout.cp != layout.ep:
+        return None
+    # Beside cp, as many experts leave the stages where they are.
+    place = fastest_first.index("dp") if is_last else fastest_first.index("cp") + 1
+    fastest_first.insert(place, "ep")
     return "-".join(fastest_first)
 
 
-def megatron_flag(mesh: Sequence[str]) -> str | None:
-    """Return the option of Megatron-LM's training scripts that orders axes so, slowest first; None where none does.
+def megatron_flag(layout: ParallelLayout, order: str) -> str | None:
+    """Return the option of Megatron-LM's training scripts that orders axes so; None where none does.
 
-    They take no other order than these two. Axes of one rank may lie anywhere.
+    They take no other order than these two, and the second without context and expert parallelism only. Axes of one rank
+    may lie anywhere.
 
-    >>> megatron_flag(["dp", "pp", "tp"])
+    >>> megatron_flag(ParallelLayout(tp=2, pp=2, dp=2), "dp-pp-cp-tp")
     '--use-tp-pp-dp-mapping'
-    >>> megatron_flag(["pp", "dp", "tp"])
+    >>> megatron_flag(ParallelLayout(tp=2, pp=2, dp=2), "pp-dp-cp-tp")
     ''
     """
-    for flag, order in _MEGATRON_FLAGS.items():
-        if [axis for axis in order if axis in mesh] == [*mesh]:
+    mesh = [*mesh_shape(layout, order)]
+    for flag, takes in _MEGATRON_FLAGS.items():
+        refuses = flag and layout.cp * layout.ep > 1
+        if not refuses and [axis for axis in takes if axis in mesh] == mesh:
             return flag
     return None
 

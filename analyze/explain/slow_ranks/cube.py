@@ -60,6 +60,11 @@ class Cube:
         return cubes[:, self.lane, self.replica, self.place]
 
     @property
+    def cells(self) -> int:
+        """Return how many cells there are, those without a rank included."""
+        return int(np.prod(self.shape))
+
+    @property
     def present(self) -> BoolArray:
         """Return which cells hold a rank."""
         cells = np.zeros(self.shape, dtype=bool)
@@ -74,15 +79,17 @@ def cube_of(ranks: tuple[int, ...], layout: ParallelLayout | None) -> Cube:
         zeros = np.zeros(count, dtype=np.int64)
         return Cube(ranks, zeros, np.arange(count, dtype=np.int64), zeros, (1, count, 1))
     axis = coordinates_of(layout, np.array(ranks, dtype=np.int64))
-    # Replicas without a rank would be empty cells, of which each step has one.
-    replicas, replica = np.unique(axis["dp"], return_inverse=True)
+    # Where no rank is would be empty cells, of which each step has one. Some captures hold one rank of each TP group.
+    held = {name: np.unique(axis[name], return_inverse=True) for name in ("cp", "dp", "pp", "tp")}
+    lanes, replicas, stages, siblings = (len(places) for places, _ in held.values())
+    (_, lane), (_, replica), (_, stage), (_, sibling) = held.values()
     return Cube(
         ranks=ranks,
-        lane=axis["cp"],
+        lane=lane,
         replica=replica,
-        place=axis["pp"] * layout.tp + axis["tp"],
-        shape=(layout.cp, len(replicas), layout.pp * layout.tp),
-        block=layout.tp if layout.pp > 1 else 1,
+        place=stage * siblings + sibling,
+        shape=(lanes, replicas, stages * siblings),
+        block=siblings if layout.pp > 1 else 1,
     )
 
 

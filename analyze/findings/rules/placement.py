@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...explain.placement.launch import megatron_order
@@ -48,7 +49,7 @@ def topology_violations(account: Account) -> Iterator[Finding]:
             removal_gain_frac=gain,
             confidence=0.6 if gain is None else 0.7,
             evidence=tuple(_evidence(found)),
-            remedy=_remedy(found),
+            remedy=_remedy(found, account.trace.layout),
             cause=found.code.value,
         )
 
@@ -70,9 +71,10 @@ def _evidence(found: Violation) -> Iterator[Message]:
             yield message("placement.own_gain", gain_ns=found.own_gain_ns)
 
 
-def _remedy(found: Violation) -> Message:
+def _remedy(found: Violation, layout: ParallelLayout | None) -> Message:
     if found.order is None:
         return message("placement.see_mesh")
-    return message(
-        "placement.reorder", order=found.order, megatron_order=megatron_order(found.order)
-    )
+    megatron = None if layout is None else megatron_order(layout, found.order)
+    if megatron is None:
+        return message("placement.reorder_by_hosts", order=found.order)
+    return message("placement.reorder", order=found.order, megatron_order=megatron)

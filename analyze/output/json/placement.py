@@ -123,8 +123,8 @@ def _remedy(trace: Trace, hosts: tuple[str, ...], order: str) -> dict[str, Any]:
     by_rank, mesh = host_list(trace.layout, hosts, order), mesh_shape(trace.layout, order)
     return {
         "order": order,
-        "megatron_order": megatron_order(order),
-        "megatron_flag": megatron_flag([*mesh]),
+        "megatron_order": megatron_order(trace.layout, order),
+        "megatron_flag": megatron_flag(trace.layout, order),
         "device_mesh": mesh,
         "slurm_hostfile": by_rank,
         "rank_file": rank_file(by_rank),

@@ -83,8 +83,7 @@ def _paste(better: dict[str, Any]) -> list[str]:
     sizes = ", ".join(map(str, mesh.values()))
     lines = [
         f"# Order, slowest first: {better['order']}",
-        "# Megatron-core, initialize_model_parallel:",
-        f'order="{better["megatron_order"]}"',
+        *_megatron_core(better["megatron_order"]),
         *_megatron_lm(better["megatron_flag"]),
         "# torch:",
         f"init_device_mesh(device, ({sizes},), mesh_dim_names=({names},))",
@@ -101,6 +100,15 @@ def _paste(better: dict[str, Any]) -> list[str]:
             f"# of all {len(better['rank_file'])} ranks: --format json, placement.better_order",
         ]
     return lines
+
+
+def _megatron_core(order: str | None) -> list[str]:
+    """Return how Megatron-core is told the order."""
+    if order is None:
+        return [
+            "# Megatron-core refuses this order: with context or expert parallelism, stages have to vary slowest"
+        ]
+    return ["# Megatron-core, initialize_model_parallel:", f'order="{order}"']
 
 
 def _megatron_lm(flag: str | None) -> list[str]:

@@ -2,15 +2,11 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from meshscope.analyze.scale.outline import Outline
-from meshscope.analyze.scale.segments import SegmentFacts
+from meshscope.analyze.scale.segments import SEGMENT_RANKS, SegmentFacts, write_rows
 from meshscope.analyze.scale.store import Summaries
 from meshscope.analyze.scale.summary import SCHEMA
-
-TOGETHER = 128
-"""Ranks of one file."""
 
 
 def own_work(layout, steps, *, seed=0, cv=0.01, tails=False, unequal=0.0):
@@ -53,16 +49,21 @@ def summaries_of(
         "forward_s": own_s.ravel() / 3,
         "backward_s": own_s.ravel() * 2 / 3,
         "exposed_dp_s": (wall - busy[replica]).ravel(),
+        # What nobody asks for lies beside it in a real file, too, and is read.
+        "exposed_tp_s": own_s.ravel() / 20,
+        "exposed_pp_s": own_s[::-1].ravel() / 10,
+        "span_rows": np.full(ranks * steps, 4 * microbatches),
+        "p2p_rows": np.full(ranks * steps, 2 * microbatches),
     }
     if tokens is not None:
         columns |= {"tokens": tokens.ravel(), "sum_sq": tokens.ravel() ** 2}
     facts = []
-    for first in range(0, ranks, TOGETHER):
-        last = min(first + TOGETHER, ranks)
+    for first in range(0, ranks, SEGMENT_RANKS):
+        last = min(first + SEGMENT_RANKS, ranks)
         table = _rows(columns, slice(first * steps, last * steps))
         held = tuple(range(first_rank + first, first_rank + last))
         name = f"{held[0]:05d}-{held[-1]:05d}.{0:016d}.parquet"
-        pq.write_table(table, folder / name)
+        write_rows(table, folder / name)
         facts.append(SegmentFacts(name, held, table.num_rows, 0, steps - 1, {}, True))
     outline = Outline(layout if tells_mesh else None, schedule, microbatches)
     return Summaries(run=folder, folder=folder, outline=outline, segments=tuple(facts))

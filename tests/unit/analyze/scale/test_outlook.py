@@ -1,13 +1,17 @@
 """What is kept beside the summaries: the same answer as anew, and two tables that add up to the rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from meshscope.analyze.scale.executors import InThisProcess
 from meshscope.analyze.scale.outlook import ANSWER_NAME, kept_outlook, outlook_of
+from meshscope.analyze.scale.segments import write_rows
 from meshscope.analyze.scale.slow_ranks import (
     ANSWER_BYTES,
     ANSWER_ROW_BYTES,
@@ -16,12 +20,15 @@ from meshscope.analyze.scale.slow_ranks import (
 )
 from meshscope.analyze.scale.store import read_summaries, write_summaries
 from meshscope.analyze.scale.summary import SCHEMA
+from meshscope.analyze.scale.survey import SURVEY_ROW_BYTES
 from meshscope.analyze.synthetic import SyntheticJob, parse_fault
 from meshscope.analyze.synthetic.record import record
 from meshscope.analyze.synthetic.run_directory import write_run
 from meshscope.analyze.synthetic.simulate import make_simulation
 from meshscope.cli import app
 from meshscope.probe.schema.layout import ParallelLayout
+
+from .many_ranks import own_work, summaries_of
 
 STEPS = 130
 """More than blocks, so that a block holds two steps."""
@@ -97,6 +104,25 @@ def test_a_memory_limit_thins_the_answer_out_and_says_so(made):
     assert outlook_of(made).answer.step_count == STEPS
     # Enough steps stay to see a change, whatever the limit.
     assert first_answer(made, 1.0).step_count >= LEAST_STEPS
+
+
+def test_a_memory_limit_counts_places_that_nobody_recorded(tmp_path):
+    """A few ranks of a large mesh, each of another replica, would take many times the memory that the limit leaves."""
+    layout, flat = ParallelLayout(tp=4, pp=4, dp=16), ParallelLayout(dp=16)
+    made = summaries_of(own_work(flat, STEPS), flat, tmp_path)
+    (segment,) = made.segments
+    rows = pq.read_table(tmp_path / segment.name)
+    limit = ANSWER_BYTES + 1.1 * rows.num_rows * (ANSWER_ROW_BYTES + SURVEY_ROW_BYTES)
+    assert first_answer(made, limit).every == 1
+    ranks = np.sort([layout.rank(pp=at % 4, dp=at, tp=at // 4) for at in range(16)])
+    spread = pa.array(ranks[rows["rank"].to_numpy()], SCHEMA.field("rank").type)
+    write_rows(rows.set_column(0, SCHEMA.field("rank"), spread), tmp_path / segment.name)
+    few = replace(
+        made,
+        segments=(segment._replace(ranks=tuple(ranks.tolist())),),
+        outline=made.outline._replace(layout=layout),
+    )
+    assert first_answer(few, limit).every == 2
 
 
 def test_a_folder_that_cannot_be_written_still_has_an_answer(made, monkeypatch):

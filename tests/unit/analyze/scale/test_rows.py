@@ -9,7 +9,7 @@ from meshscope.analyze.explain.slow_ranks.cube import coordinates_of, cube_of
 from meshscope.analyze.explain.slow_ranks.grid import DenseGrid
 from meshscope.analyze.scale.blocks import COUNTED_COLUMNS, blocks_of
 from meshscope.analyze.scale.outline import Outline
-from meshscope.analyze.scale.rows import Rows
+from meshscope.analyze.scale.rows import Rows, joined
 from meshscope.analyze.scale.segments import SegmentFacts
 from meshscope.analyze.scale.store import Summaries
 from meshscope.analyze.scale.summary import SCHEMA
@@ -72,7 +72,16 @@ def test_rows_are_regular_where_all_ranks_have_the_same_steps(held, regular):
     assert Rows(table(held)).is_regular == regular
 
 
-@pytest.mark.parametrize("steps", [range(7, 30), range(7, 450), [*range(40), *range(50, 333, 3)]])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        range(7, 30),
+        range(7, 450),
+        [*range(40), *range(50, 333, 3)],
+        [0, 1, *range(4, 333)],
+        [0, 400, 401, 402],
+    ],
+)
 def test_blocks_of_regular_rows_are_those_of_irregular_ones(tmp_path, steps):
     """Fails when a page shows other work of a rank because another rank lacks a step."""
     steps = list(steps)
@@ -107,6 +116,17 @@ def test_columns_without_values_are_not_read_and_count_as_0(tmp_path):
     assert (both == found["own_forward_s"].to_numpy().astype(np.float32)).all()
     assert (rows.total(("backward_s",), np.float64) == np.zeros(8)).all()
     assert set(COUNTED_COLUMNS) <= set(SCHEMA.names)
+
+
+def test_files_of_few_rows_are_looked_at_together():
+    """Fails when rows get lost or change their order, or a column of one file is taken for that of another."""
+    parts = [table(cells([rank], [1, 2]), seed=rank) for rank in range(5)]
+    parts[3] = parts[3].drop_columns(["own_forward_s"])
+    found = list(joined(parts, least_rows=4))
+    assert [part.num_rows for part in found] == [4, 2, 2, 2]
+    assert [part["rank"].num_chunks for part in found] == [1] * 4
+    assert found[0] == pa.concat_tables(parts[:2])
+    assert found[2] == parts[3]
 
 
 @pytest.mark.parametrize("order", ["dp-pp-cp-tp", "pp-dp-cp-tp"])

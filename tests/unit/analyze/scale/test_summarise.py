@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -115,6 +116,19 @@ def test_a_second_call_makes_nothing_anew(job, tmp_path, small_segments):
     assert opened.rows == 8 * STEPS
     assert opened.outline == again.outline
     assert (opened.segments[0].first_step, opened.segments[0].last_step) == (0, STEPS - 1)
+
+
+def test_rows_are_written_to_be_read_fast(job, tmp_path):
+    """Fails when times get dictionaries, or need long to unpack: opening a large run then takes half as long again."""
+    made = write_summaries(job[0], InThisProcess(), nobody, tmp_path)
+    (group,) = (pq.read_metadata(tmp_path / one.name).row_group(0) for one in made.segments[:1])
+    columns = {
+        column.path_in_schema: column for column in map(group.column, range(group.num_columns))
+    }
+    assert {column.compression for column in columns.values()} == {"LZ4"}
+    times = {name for name in columns if name.endswith("_s") and name != "wall_s"}
+    assert not any("RLE_DICTIONARY" in columns[name].encodings for name in times)
+    assert "RLE_DICTIONARY" in columns["wall_s"].encodings
 
 
 def test_classes_add_up_and_a_row_needs_its_own_rank_alone(job):

@@ -1,10 +1,13 @@
 """The mesh on its machines in JSON and text."""
 
+import itertools
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from meshscope.analyze.explain.placement.launch import megatron_flag
+from meshscope.analyze.explain.placement.launch import megatron_flag, megatron_order
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.output.json import topology_to_json
 from meshscope.analyze.output.render import to_markdown, to_plain
@@ -66,17 +69,80 @@ def test_unknown_hosts_are_said():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "flag"),
+    ("layout", "order", "flag"),
     [
-        ({"pp": 2, "dp": 2, "tp": 2}, ""),
-        ({"dp": 2, "pp": 2, "cp": 2, "tp": 2}, "--use-tp-pp-dp-mapping"),
-        ({"dp": 4, "tp": 2}, ""),
-        ({"tp": 2, "dp": 2, "pp": 2}, None),
+        ({"pp": 2, "dp": 2, "tp": 2}, "pp-dp-cp-tp", ""),
+        ({"dp": 2, "pp": 2, "tp": 2}, "dp-cp-pp-tp", "--use-tp-pp-dp-mapping"),
+        ({"dp": 2, "pp": 2, "cp": 2, "tp": 2}, "dp-pp-cp-tp", None),
+        ({"dp": 2, "pp": 2, "ep": 2, "tp": 2}, "dp-pp-cp-tp", None),
+        ({"dp": 4, "tp": 2}, "dp-pp-cp-tp", ""),
+        ({"tp": 2, "dp": 2, "pp": 2}, "tp-dp-pp-cp", None),
     ],
 )
-def test_the_option_of_megatron_lm_gives_the_order(mesh, flag):
-    """Fails when somebody pastes an option that leaves the ranks in another order than the one with the price."""
-    assert megatron_flag([*mesh]) == flag
+def test_the_option_of_megatron_lm_gives_the_order(layout, order, flag):
+    """Fails when somebody pastes an option that leaves the ranks in another order, or stops the job at its start."""
+    assert megatron_flag(ParallelLayout(**layout), order) == flag
+
+
+def pipelines(sizes, order):
+    """Return the pipelines of a mesh whose axes are ordered so, fastest first."""
+    names = order.split("-")[::-1]
+    ranks = np.arange(math.prod(sizes.values())).reshape([sizes[name] for name in names])
+    found = np.moveaxis(ranks, names.index("pp"), -1).reshape(-1, sizes["pp"])
+    return {tuple(one) for one in found.tolist()}
+
+
+def is_taken(layout, order):
+    """Return whether Megatron-core takes an order with ep, fastest first: both meshes have to fit together."""
+    experts = layout.dp * layout.cp // layout.ep
+    rest = {"tp": layout.tp, "cp": layout.cp, "ep": 1, "dp": layout.dp, "pp": layout.pp}
+    expert = {"tp": layout.tp, "cp": 1, "ep": layout.ep, "dp": experts, "pp": layout.pp}
+    if not order.endswith("pp") and layout.pp > 1 and experts != layout.dp:
+        return False
+    return pipelines(rest, order) == pipelines(expert, order)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ParallelLayout(tp=2, pp=2, dp=2),
+        ParallelLayout(tp=2, pp=2, dp=4, ep=4),
+        ParallelLayout(tp=2, pp=2, dp=2, cp=2),
+        ParallelLayout(tp=2, pp=2, dp=2, cp=2, ep=2),
+        ParallelLayout(tp=2, pp=2, dp=4, cp=2, ep=4),
+        ParallelLayout(tp=2, dp=4, cp=2, ep=4),
+    ],
+)
+def test_megatron_core_takes_the_order_that_it_is_told(layout):
+    """Fails when the pasted order stops a job with experts at its start, or one that would be taken is withheld."""
+    for axes in itertools.permutations(("pp", "dp", "cp", "tp")):
+        found = megatron_order(layout, "-".join(axes))
+        tried = [list(axes[::-1]) for _ in range(5)]
+        for place, names in enumerate(tried):
+            names.insert(place, "ep")
+        assert (found is not None) == any(is_taken(layout, "-".join(one)) for one in tried)
+        if found is not None:
+            assert is_taken(layout, found)
+            assert [name for name in found.split("-") if name != "ep"] == [*axes[::-1]]
+
+
+def test_an_order_that_megatron_core_refuses_is_said_to_be():
+    """Fails when the order of a job with experts is printed for a launcher that stops at it."""
+    result = topology_to_json(job("tp-pp-dp-cp"))
+    better = result["placement"]["better_order"]
+    text = to_plain(
+        topology_document(
+            {
+                **result,
+                "placement": {
+                    **result["placement"],
+                    "better_order": {**better, "megatron_order": None},
+                },
+            }
+        )
+    )
+    assert "order=" not in text
+    assert "Megatron-core refuses this order" in text
 
 
 def test_a_large_job_is_told_where_its_rank_file_is():

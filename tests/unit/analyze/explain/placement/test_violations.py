@@ -1,13 +1,21 @@
 """Meshes that lie badly, with the price by algebra."""
 
+from dataclasses import replace
+
 import pytest
 
 from meshscope.analyze.explain.placement.crossing import Pattern
 from meshscope.analyze.explain.placement.launch import host_list, rank_file
 from meshscope.analyze.explain.placement.prices import estimated_gains
 from meshscope.analyze.explain.placement.traffic import Traffic
-from meshscope.analyze.explain.placement.violations import crossing_codes, host_numbers
+from meshscope.analyze.explain.placement.violations import (
+    Violation,
+    ViolationCode,
+    crossing_codes,
+    host_numbers,
+)
 from meshscope.analyze.findings.diagnosis import diagnose
+from meshscope.analyze.findings.rules.placement import _remedy
 from meshscope.analyze.synthetic import SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis, ScheduleKind
@@ -84,7 +92,26 @@ def test_finding_of_a_run():
     (found,) = findings("tp-pp-dp-cp")
     assert found.where["axis"] == "tp"
     assert found.cause == "inner_axis_crosses"
+    assert found.remedy.code == "placement.reorder"
     assert findings("pp-dp-cp-tp") == []
+
+
+def test_the_remedy_names_no_order_that_megatron_core_refuses():
+    """Fails when the advice for a job with experts stops it at its start."""
+    found = Violation(
+        code=ViolationCode.INNER_AXIS_CROSSES,
+        axis=Axis.TP,
+        left_bytes=1.0,
+        exposed_ns=1.0,
+        gain_ns=1.0,
+        own_gain_ns=None,
+        order="dp-pp-cp-tp",
+    )
+    mesh = ParallelLayout(tp=2, pp=2, dp=2)
+    assert _remedy(found, mesh).values["megatron_order"] == "tp-cp-ep-pp-dp"
+    refused = _remedy(found, replace(mesh, ep=2))
+    assert refused.code == "placement.reorder_by_hosts"
+    assert "megatron" not in str(refused).lower()
 
 
 def test_latency_moves_with_the_axis():
