@@ -49,8 +49,15 @@ def _register_steps(app: Dash, store: RunStore) -> None:
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
         content = timeline.content(run, state), timeline.place_panel(run, state)
-        controls = (str(step), timeline.rank_text(state), state.path, bool(reason), reason)
-        return *content, *controls, not reason, state.query(), *view_links(run, "timeline", state)
+        # A control that is set asks the server, also for what it shows already.
+        before = parse_query(drawn)
+        controls = (
+            no_update if step == shown_step(run, before) else str(step),
+            no_update if state.rank == before.rank else timeline.rank_text(state),
+            no_update if state.path == before.path else state.path,
+        )
+        why = (bool(reason), reason, not reason)
+        return *content, *controls, *why, state.query(), *view_links(run, "timeline", state)
 
     @app.callback(
         Output("timeline-url", "search"),

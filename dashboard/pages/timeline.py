@@ -15,7 +15,7 @@ from meshscope.analyze.output.timeline.slices import StepSlices, is_in_window
 from meshscope.analyze.wording.words import counted
 
 from .. import units
-from ..addresses import instant_address, page_address, perfetto_address, tile_address
+from ..addresses import instant_address, page_address, perfetto_address
 from ..figures.timeline import shown_categories, timeline, uses_tile
 from ..figures.wait import wait_traces
 from ..instant import instant, sentences
@@ -64,12 +64,12 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
         return [*notices, empty("Nothing was recorded in this step", why)]
     path = critical_path(run, state)
     shown = view_at(step.step, window, state)
-    addresses = (tile_address(run.run_id, shown, run.version), instant_address(run.run_id, shown))
     outlined = None if path is None else outlines(path, window)
     # A picture has no room for hatching.
     transfers = None if uses_tile(step, window) else run.transfers(step.step)
     rows, arrow = shown_rows(run, step, state), wait_arrow(run, state)
-    figure = timeline(step, window, addresses, outlined, transfers, rows=rows)
+    url = instant_address(run.run_id, shown)
+    figure = timeline(step, window, url, outlined, transfers, rows=rows)
     if arrow is not None:
         figure.add_traces(wait_traces(arrow))
     title = "Whole capture" if step.step == WHOLE_CAPTURE else f"Step {step.step}"
