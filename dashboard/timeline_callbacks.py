@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, no_update
+from dash import Dash, Input, Output, State, ctx, no_update, set_props
 
 from .controls import chosen_view, stepped_view, zoomed_view
 from .pages import timeline
@@ -44,13 +44,20 @@ def _register_steps(app: Dash, store: RunStore) -> None:
     )
     def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
         run, state = run_at(store, path, "timeline-content"), parse_query(query)
+        if run is None:
+            # What is no longer there cannot be changed, only drawn anew.
+            set_props("timeline-drawn", {"data": None})
         if run is None or state.is_asked_by(drawn):
             return (no_update,) * 11
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
-        content = timeline.content(run, state), timeline.place_panel(run, state)
-        # A control that is set asks the server, also for what it shows already.
         before = parse_query(drawn)
+        changes = {} if drawn is None else timeline.changes(run, before, state)
+        for part, values in changes.items():
+            set_props(part, values)
+        drawing = no_update if changes else timeline.content(run, state)
+        content = drawing, timeline.place_panel(run, state)
+        # A control that is set asks the server, also for what it shows already.
         controls = (
             no_update if step == shown_step(run, before) else str(step),
             no_update if state.rank == before.rank else timeline.rank_text(state),
