@@ -19,12 +19,15 @@ from .views import shown_step
 
 def register(app: Dash, store: RunStore) -> None:
     """Add the callbacks of the timeline."""
+    _register_drawing(app, store)
     _register_steps(app, store)
     _register_view(app)
     _register_instant(app, store)
 
 
-def _register_steps(app: Dash, store: RunStore) -> None:
+def _register_drawing(app: Dash, store: RunStore) -> None:
+    """Add what draws the view of an address, and sets the controls."""
+
     @app.callback(
         Output("timeline-content", "children"),
         Output("timeline-instant", "children", allow_duplicate=True),
@@ -65,6 +68,10 @@ def _register_steps(app: Dash, store: RunStore) -> None:
         )
         why = (bool(reason), reason, not reason)
         return *content, *controls, *why, state.query(), *view_links(run, "timeline", state)
+
+
+def _register_steps(app: Dash, store: RunStore) -> None:
+    """Add the selector and the buttons of steps."""
 
     @app.callback(
         Output("timeline-url", "search"),
