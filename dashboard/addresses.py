@@ -48,12 +48,6 @@ def instant_address(run_id: str, state: ViewState) -> str:
     return public(f"/api/v1/runs/{run_id}/timeline/at.json{query}{'&' if query else '?'}")
 
 
-def tile_address(run_id: str, state: ViewState, version: int) -> str:
-    """Return the address of the picture of a view; the version changes with the run's files."""
-    query = state.query()
-    return public(f"/api/v1/runs/{run_id}/tile.png{query}{'&' if query else '?'}v={version}")
-
-
 def _prefix() -> str:
     """Return the path of the proxy without a slash at its end; empty without a proxy."""
     return request.script_root if has_request_context() else ""

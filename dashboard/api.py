@@ -8,17 +8,15 @@ from typing import Any
 
 from flask import Blueprint, Flask, Response, request
 
-from meshscope.analyze.output.timeline.categories import Category, palette
-from meshscope.analyze.output.timeline.raster import MAX_WIDTH, rasterize, separated
+from meshscope.analyze.output.timeline.raster import MAX_WIDTH
 from meshscope.analyze.wording.message import error_to_json
 from meshscope.probe.schema.errors import MeshscopeError
 
-from . import summary_api, views
+from . import summary_api, tile, views
 from .instant import instant, sentences
 from .live import live
 from .loaded_run import LoadedRun
 from .perfetto import window_trace
-from .png import encode_png
 from .spreadsheet import to_csv
 from .state import ViewState, parse_query
 from .store import RunStore
@@ -26,7 +24,6 @@ from .trend import trend
 from .trust import trust
 from .wait import wait_json
 
-DEFAULT_TILE_WIDTH = 1200
 LIST_MAX_NEW = 4
 """Runs that one request for the list may analyse."""
 
@@ -146,15 +143,12 @@ def _register_windows(api: Blueprint, store: RunStore) -> None:
         return _json(told | {"sentences": sentences(told)})
 
     @api.get("/runs/<run_id>/tile.png")
-    def tile(run_id: str) -> Response:
+    def picture(run_id: str) -> Response:
         step, window = views.timeline(store.get(run_id), _state())
-        width = request.args.get("w", default=DEFAULT_TILE_WIDTH, type=int)
+        width = request.args.get("w", default=tile.DEFAULT_TILE_WIDTH, type=int)
         if not 0 < width <= MAX_WIDTH:
             return _error(400, f"w: the width is 1..{MAX_WIDTH} pixels")
-        pixels = rasterize(step.slices, rows=max(len(step.ranks), 1), window_ns=window, width=width)
-        # What nothing covers shows the page below, which may be light or dark.
-        picture = encode_png(separated(pixels), palette(), clear=Category.IDLE)
-        answer = Response(picture, mimetype="image/png")
+        answer = Response(tile.tile(step, window, width), mimetype="image/png")
         answer.headers["Cache-Control"] = "private, max-age=60"
         return answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,9 @@ from meshscope.analyze.output.timeline.at_instant import StepTransfers, step_tra
 from meshscope.analyze.output.timeline.slices import (
     StepSlices,
     bare_steps,
-    of_ranks,
-    step_slices,
     steps_of,
-    worst_rows,
+    with_marks,
+    worst_ranks,
 )
 from meshscope.analyze.output.timeline.unfinished import last_step
 from meshscope.analyze.tables.results import ENDS
@@ -33,22 +32,14 @@ from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 
 from .clock import unix_ns
-from .held import release_unused
+from .drawn_steps import MOST_ROWS, DrawnSteps, keep_few
 from .kept_analysis import Kept
 from .mesh import rank_step_matrix
 from .paths import LastAccount, StepPath, step_path
 from .replays import Replays
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
 STANDSTILL = ENDS
 """Findings about a job that did not go on."""
-
-_KEPT_STEPS = 4
-MOST_ROWS = 640
-"""Rows that the figure of a step has a pixel for."""
-
 
 RECENT_NS = 300 * 10**9
 """A run that was written to so recently may still be recorded: pages say when it was read."""
@@ -79,6 +70,8 @@ class LoadedRun:
     """Steps that can be drawn, ascending."""
     bare_steps: frozenset[int] = frozenset()
     """Steps of which the length alone is known."""
+    drawn: DrawnSteps = field(repr=False, compare=False)
+    """What of its steps was drawn last."""
     accounts: LastAccount = field(repr=False, compare=False)
     """Shared by all runs."""
     replays: Replays = field(repr=False, compare=False)
@@ -88,7 +81,6 @@ class LoadedRun:
     """Whether its analysis was read from disk."""
     stood_still_in: int | None = None
     """Step in which the job came to a standstill; None where it did not, or nothing tells."""
-    _drawn: dict[int, StepSlices] = field(default_factory=dict, repr=False, compare=False)
     _rows: dict[tuple[int, tuple[int, int] | None], tuple[StepSlices, StepSlices]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -101,12 +93,8 @@ class LoadedRun:
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def step(self, step: int) -> StepSlices:
-        """Return the drawable content of a step; the last few are kept, because zooms repeat it."""
-        found = self._drawn.get(step)
-        if found is None:
-            found = step_slices(self.trace, step)
-            _keep_few(self._drawn, step, found)
-        return found
+        """Return the drawable content of a step on all ranks."""
+        return self.drawn.whole(step)
 
     def rows(self, step: int, within: tuple[int, int] | None = None) -> StepSlices:
         """Return a step in the rows that a figure has pixels for, with the ranks of findings marked.
@@ -115,17 +103,17 @@ class LoadedRun:
             step: The step.
             within: First and last of the rows of all ranks that are wanted, None for all.
         """
-        drawn = self.step(step)
+        outline = self.drawn.outline(step)
         found = self._rows.get((step, within))
-        if found is None or found[0] is not drawn:
+        if found is None or found[0] is not outline:
             named = {rank for one in self.diagnosis.findings for rank in ranks_named(one.where)}
-            if len(named) > len(drawn.ranks) // 2:
+            if len(named) > len(outline.ranks) // 2:
                 named = set()  # Who is everybody is nobody to look at.
-            wanted = drawn
-            if within is not None:
-                wanted = of_ranks(drawn, drawn.ranks[within[0] : within[1] + 1], ())
-            found = drawn, worst_rows(wanted, MOST_ROWS, self._slowness(step), named)
-            _keep_few(self._rows, (step, within), found)
+            first, last = within or (0, len(outline.ranks) - 1)
+            wanted = outline.ranks[first : last + 1]
+            ranks = worst_ranks(wanted, MOST_ROWS, self._slowness(step), named)
+            found = outline, with_marks(self.drawn.of(step, ranks), named)
+            keep_few(self._rows, (step, within), found)
         return found[1]
 
     def transfers(self, step: int) -> StepTransfers | None:
@@ -167,12 +155,12 @@ class LoadedRun:
         Raises:
             MeshscopeError: There is none, see ``path_unknown_because``.
         """
-        drawn = self.step(step)
+        outline = self.drawn.outline(step)
         with self._finding:
             found = self._paths.get(step)
             if found is None:
-                found = step_path(self.accounts.of(self.trace), drawn)
-                _keep_few(self._paths, step, found)
+                found = step_path(self.accounts.of(self.trace), outline)
+                keep_few(self._paths, step, found)
         return found
 
     def kernels(self) -> dict[str, Any]:
@@ -276,6 +264,7 @@ def analysed_run(
         steps=steps,
         bare_steps=bare_steps(trace).difference(steps),
         stood_still_in=_standstill_step(trace, diagnosis),
+        drawn=DrawnSteps(trace),
         accounts=accounts,
         replays=Replays(trace, accounts),
         no_path_because=reason,
@@ -310,11 +299,3 @@ def layout_words(trace: Trace) -> str:
         if getattr(layout, axis) > 1
     ]
     return " ".join(axes)
-
-
-def _keep_few(kept: dict[Key, Value], key: Key, value: Value) -> None:
-    """Keep the value of one more step, and drop the oldest beyond the last few."""
-    for oldest in list(kept)[: 1 - _KEPT_STEPS]:
-        kept.pop(oldest, None)
-    kept[key] = value
-    release_unused()

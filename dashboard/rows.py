@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshscope.analyze.output.timeline.slices import StepSlices, around, of_ranks, ranks_around
+from meshscope.analyze.output.timeline.slices import StepSlices, ranks_around, with_marks
 
-from .loaded_run import MOST_ROWS, LoadedRun
+from .drawn_steps import MOST_ROWS
+from .loaded_run import LoadedRun
 from .state import ViewState
 
 Span = tuple[int, int]
@@ -43,12 +44,20 @@ def is_beyond(run: LoadedRun, step: int, state: ViewState) -> bool:
 
 def drawn_rows(run: LoadedRun, step: int, state: ViewState) -> StepSlices:
     """Return a step in the rows that a view shows below the pinned ones."""
-    span = _span(state, len(_order(run, step, state)))
+    order = _order(run, step, state)
+    span = _span(state, len(order))
     if not names_rank(run, state):
         return run.rows(step, span)
-    every = run.step(step)
-    near = around(every, int(state.rank or 0), run.trace.layout)
-    return near if span is None else of_ranks(near, near.ranks[span[0] : span[1] + 1], ())
+    first, last = span or (0, len(order) - 1)
+    near = run.drawn.of(step, order[first : last + 1])
+    return with_marks(near, (int(state.rank or 0),))
+
+
+def pinned_rows(run: LoadedRun, step: int, state: ViewState) -> StepSlices:
+    """Return a step in the rows of the pinned ranks; those that the run lacks are left out."""
+    pins = set(state.pins)
+    ranks = run.drawn.outline(step).ranks if pins else ()
+    return run.drawn.of(step, tuple(rank for rank in ranks if rank in pins))
 
 
 def shown_rows(run: LoadedRun, step: StepSlices, state: ViewState) -> ShownRows:
@@ -71,10 +80,10 @@ def shown_rows(run: LoadedRun, step: StepSlices, state: ViewState) -> ShownRows:
 
 def _order(run: LoadedRun, step: int, state: ViewState) -> tuple[int, ...]:
     """Return the ranks of all rows of a view, of which the address numbers some."""
-    every = run.step(step)
+    ranks = run.drawn.outline(step).ranks
     if not names_rank(run, state):
-        return every.ranks
-    return ranks_around(every, int(state.rank or 0), run.trace.layout)
+        return ranks
+    return ranks_around(ranks, int(state.rank or 0), run.trace.layout)
 
 
 def _span(state: ViewState, count: int) -> Span | None:

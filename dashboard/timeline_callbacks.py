@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, no_update
+from dash import Dash, Input, Output, State, ctx, no_update, set_props
 
 from .controls import chosen_view, stepped_view, zoomed_view
 from .pages import timeline
@@ -19,12 +19,15 @@ from .views import shown_step
 
 def register(app: Dash, store: RunStore) -> None:
     """Add the callbacks of the timeline."""
+    _register_drawing(app, store)
     _register_steps(app, store)
     _register_view(app)
     _register_instant(app, store)
 
 
-def _register_steps(app: Dash, store: RunStore) -> None:
+def _register_drawing(app: Dash, store: RunStore) -> None:
+    """Add what draws the view of an address, and sets the controls."""
+
     @app.callback(
         Output("timeline-content", "children"),
         Output("timeline-instant", "children", allow_duplicate=True),
@@ -44,13 +47,31 @@ def _register_steps(app: Dash, store: RunStore) -> None:
     )
     def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
         run, state = run_at(store, path, "timeline-content"), parse_query(query)
+        if run is None:
+            # What is no longer there cannot be changed, only drawn anew.
+            set_props("timeline-drawn", {"data": None})
         if run is None or state.is_asked_by(drawn):
             return (no_update,) * 11
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
-        content = timeline.content(run, state), timeline.place_panel(run, state)
-        controls = (str(step), timeline.rank_text(state), state.path, bool(reason), reason)
-        return *content, *controls, not reason, state.query(), *view_links(run, "timeline", state)
+        before = parse_query(drawn)
+        changes = {} if drawn is None else timeline.changes(run, before, state)
+        for part, values in changes.items():
+            set_props(part, values)
+        drawing = no_update if changes else timeline.content(run, state)
+        content = drawing, timeline.place_panel(run, state)
+        # A control that is set asks the server, also for what it shows already.
+        controls = (
+            no_update if step == shown_step(run, before) else str(step),
+            no_update if state.rank == before.rank else timeline.rank_text(state),
+            no_update if state.path == before.path else state.path,
+        )
+        why = (bool(reason), reason, not reason)
+        return *content, *controls, *why, state.query(), *view_links(run, "timeline", state)
+
+
+def _register_steps(app: Dash, store: RunStore) -> None:
+    """Add the selector and the buttons of steps."""
 
     @app.callback(
         Output("timeline-url", "search"),

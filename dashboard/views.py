@@ -30,7 +30,7 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from .loaded_run import LoadedRun, is_running, layout_words
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
-from .rows import drawn_rows, is_beyond, shown_rows
+from .rows import drawn_rows, is_beyond, pinned_rows, shown_rows
 from .run_entry import RunEntry
 from .state import ViewState
 from .store import RunStore
@@ -136,7 +136,9 @@ def typical_step(diagnosis: Diagnosis, steps: Sequence[int]) -> int:
 def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:
     """Return the step that a view shows and the window of it."""
     number = shown_step(run, state)
-    step = with_pinned(drawn_rows(run, number, state), run.step(number), state.pins)
+    step = drawn_rows(run, number, state)
+    if state.pins:
+        step = with_pinned(step, pinned_rows(run, number, state))
     step = without_categories(step, [Category[name.upper()] for name in state.hidden])
     return step, state.window(step.length_ns)
 

@@ -7,7 +7,7 @@ rank; ``frame`` and ``tables`` give all ranks at once and are for the other tabl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -91,6 +91,15 @@ class Trace:
             table = self.tables.get(name)
             self._frames[name] = _to_frame(TABLES[name].empty() if table is None else table)
         return self._frames[name]
+
+    def frame_of(self, name: str, ranks: Collection[int]) -> pd.DataFrame:
+        """Return the rows of some ranks of a table in memory, as ``frame`` would, with another index."""
+        if name in self._frames or name not in self.tables:
+            frame = self.frame(name)
+            return frame[frame["rank"].isin(ranks)]
+        table = self.tables[name]
+        own = pa.array(sorted(ranks), type=table.schema.field("rank").type)
+        return _to_frame(table.filter(pc.is_in(table["rank"], value_set=own)))
 
     def row_count(self, name: str) -> int:
         """Return how many rows a table has; nothing is read for it."""

@@ -121,6 +121,7 @@
   }
 
   function draw(place, table, name, sorted = {}) {
+    place.msSorted = sorted;
     if (sorted.at !== undefined) {
       table.rows.sort((one, other) => order(one[sorted.at], other[sorted.at]) * (sorted.down ? -1 : 1));
     }
@@ -152,7 +153,10 @@
     const drawn = graph?.querySelector(".js-plotly-plot");
     if (!place || !drawn?._fullLayout) return;
     const table = tableOf(drawn);
-    draw(place, { columns: table.columns, rows: [...table.rows] }, graph.id);
+    // What was sorted stays so in a figure that is drawn anew.
+    const isSame = place.msColumns === table.columns.join();
+    place.msColumns = table.columns.join();
+    draw(place, { columns: table.columns, rows: [...table.rows] }, graph.id, isSame ? place.msSorted : {});
     if (drawn.msTable) return;
     // A figure that is drawn anew has other numbers.
     drawn.msTable = true;

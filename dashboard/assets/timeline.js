@@ -1,6 +1,8 @@
 // Keys and pointer of the timeline, those of Perfetto where it has them.
 (function () {
+  // The first of several keys is followed at once, those after it together.
   const SETTLE_MS = 120;
+  const POLL_MS = 20;
   const LEAST_MS = 1e-5;
   const NS_PER_MS = 1e6;
   const WHEEL = 1.25;
@@ -38,6 +40,7 @@
   // Fields of the address that are asked for and not yet in it; null for one that goes away.
   let wanted = {};
   let timer = null;
+  let asked_at = -SETTLE_MS;
   let pointer = null;
 
   const figure = () => document.querySelector("#timeline-graph .js-plotly-plot");
@@ -62,12 +65,13 @@
   const isDrawing = () => document.getElementById("timeline-content")?.hasAttribute("data-dash-is-loading");
 
   // The address is the state: a figure may be drawn anew while a key is pressed.
-  function ask(fields, after = SETTLE_MS) {
+  function ask(fields, after = asked_at + SETTLE_MS - performance.now()) {
     Object.assign(wanted, fields);
     window.clearTimeout(timer);
     timer = window.setTimeout(() => {
       if (!Object.keys(wanted).length) return;
-      if (isDrawing()) return ask({});
+      if (isDrawing()) return ask({}, POLL_MS);
+      asked_at = performance.now();
       const query = asked();
       for (const [name, value] of Object.entries(wanted)) {
         if (value === null) query.delete(name);

@@ -16,6 +16,7 @@ from .. import units
 from ..paths import Outlines
 from ..rows import ShownRows
 from ..theme import PAPER, plain, styled, with_table
+from ..tile import embedded_tile
 from ..window_sums import COLUMNS, sum_rows
 from .critical_path import path_traces
 
@@ -43,7 +44,7 @@ def uses_tile(step: StepSlices, window_ns: tuple[int, int]) -> bool:
 def timeline(
     step: StepSlices,
     window_ns: tuple[int, int],
-    addresses: tuple[str, str],
+    instant_url: str,
     path: Outlines | None = None,
     transfers: StepTransfers | None = None,
     *,
@@ -54,8 +55,7 @@ def timeline(
     Args:
         step: What to draw.
         window_ns: Shown part, from the start of the step.
-        addresses: Where the picture of this window is served, used where it holds more than
-            ``MAX_BARS`` slices, and where is told what a row shows at an instant.
+        instant_url: Where is told what a row shows at an instant.
         path: What to outline of the critical path, None for nothing.
         transfers: The operations of the step, by which waiting is hatched; None where nothing tells it.
         rows: What its rows stand for, by which keys change them; None where they do not.
@@ -63,7 +63,7 @@ def timeline(
     figure = go.Figure()
     is_picture = uses_tile(step, window_ns)
     if is_picture:
-        _add_tile(figure, step, window_ns, addresses[0])
+        _add_tile(figure, step, window_ns)
     else:
         _add_bars(figure, step, window_ns, transfers)
     if path is not None:
@@ -86,7 +86,7 @@ def timeline(
         # Keys that zoom and move stay inside the step; what the pointer is at is asked of the server.
         meta={
             "length_ms": step.length_ns / _NS_PER_MS,
-            "instant_url": addresses[1],
+            "instant_url": instant_url,
             "is_picture": is_picture,
             "ranks": list(step.ranks),
             **({} if rows is None else {"rows": rows.count, "spans": list(rows.spans)}),
@@ -193,13 +193,11 @@ def _bars(
     )
 
 
-def _add_tile(
-    figure: go.Figure, step: StepSlices, window_ns: tuple[int, int], tile_url: str
-) -> None:
+def _add_tile(figure: go.Figure, step: StepSlices, window_ns: tuple[int, int]) -> None:
     t0, t1 = (border / _NS_PER_MS for border in window_ns)
     rows = len(step.ranks)
     figure.add_layout_image(
-        source=tile_url,
+        source=embedded_tile(step, window_ns),
         xref="x",
         yref="y",
         x=t0,

@@ -188,7 +188,8 @@ def chart(figure: go.Figure, caption: str, graph_id: str) -> Component:
         [html.Summary("View as table"), html.Div(className="ms-figure-table")],
         className="ms-details ms-figure-data",
     )
-    return html.Figure([graph, html.Figcaption(caption), rows], className="ms-figure")
+    words = html.Figcaption(caption, id=f"{graph_id}-caption")
+    return html.Figure([graph, words, rows], className="ms-figure")
 
 
 def empty(title: str, text: str) -> Component:

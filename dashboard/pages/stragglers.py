@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,17 +10,13 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.findings.none_found import nothing_found
-from meshscope.analyze.output.timeline.categories import Category, palette
-from meshscope.analyze.output.timeline.raster import rasterize, separated
-from meshscope.analyze.output.timeline.slices import StepSlices
 from meshscope.analyze.wording.labels import place_words
 from meshscope.analyze.wording.words import capitalised, counted, sentence
 
 from .. import units
 from ..addresses import csv_address, page_address
-from ..figures.timeline import timeline, uses_tile
+from ..figures.timeline import timeline
 from ..loaded_run import LoadedRun
-from ..png import encode_png
 from ..state import ViewState, with_changes
 from ..suspects import Choice, Knob, found_choices, knobs, place_choices
 from ..views import is_analysed, repaired_pair, stragglers
@@ -32,7 +27,6 @@ from .timeline import legend
 TITLE = "Which rank is slow, and what would fixing it return?"
 KNOB = "whatif-knob"
 """Type of the ids of the settings; their names are those of ``--set``."""
-_TILE_PX = 1200
 _MOST_RANKS = 512
 """Ranks that the list of repairs offers; the address takes every rank."""
 _NONE = "\N{EN DASH}"
@@ -335,8 +329,7 @@ def _timelines(run: LoadedRun, state: ViewState) -> list[Component]:
         (recorded, "recorded", "As recorded"),
         (then, "repaired", "With these changes"),
     ):
-        address = _picture(step, window) if uses_tile(step, window) else ""
-        figure = timeline(step, window, (address, ""))
+        figure = timeline(step, window, "")
         caption = f"{words}: {ranks}, {units.duration(step.length_ns)} from the first begin to the last end."
         drawn.append(chart(figure, caption, f"whatif-{name}-graph"))
     return [
@@ -358,11 +351,3 @@ def _steps(run: LoadedRun, state: ViewState, step: int) -> Component:
         if 0 <= other < len(run.steps) and is_analysed(run.diagnosis, run.steps[other])
     ]
     return html.Div(links, className="ms-links ms-step-links")
-
-
-def _picture(step: StepSlices, window: tuple[int, int]) -> str:
-    """Return a window of a step as an address that holds its picture."""
-    rows = max(len(step.ranks), 1)
-    pixels = rasterize(step.slices, rows=rows, window_ns=window, width=_TILE_PX)
-    content = encode_png(separated(pixels), palette(), clear=Category.IDLE)
-    return f"data:image/png;base64,{b64encode(content).decode('ascii')}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import dash_mantine_components as dmc
+import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
@@ -15,11 +16,11 @@ from meshscope.analyze.output.timeline.slices import StepSlices, is_in_window
 from meshscope.analyze.wording.words import counted
 
 from .. import units
-from ..addresses import instant_address, page_address, perfetto_address, tile_address
+from ..addresses import instant_address, page_address, perfetto_address
 from ..figures.timeline import shown_categories, timeline, uses_tile
 from ..figures.wait import wait_traces
 from ..instant import instant, sentences
-from ..loaded_run import LoadedRun
+from ..loaded_run import LoadedRun, is_running
 from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
 from ..rows import ShownRows, is_beyond, names_rank, shown_rows
@@ -57,24 +58,58 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
 
 def content(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return what depends on the query: notices, legend, figure, caption."""
-    step, window = timeline_view(run, state)
-    notices = [*rejected_notice(state.rejected), *map(notice, _notices(run, state))]
-    if step.slices.empty and not state.hidden:
+    notices = html.Div(_all_notices(run, state), id="timeline-notices")
+    if not _has_figure(run, state):
         why = "The capture holds no spans, kernels or timed communication for it."
-        return [*notices, empty("Nothing was recorded in this step", why)]
+        return [notices, empty("Nothing was recorded in this step", why)]
+    found = _parts(run, state)
+    drawn = [
+        html.Div(found.legend, id="timeline-legend"),
+        chart(found.figure, found.caption, "timeline-graph"),
+        html.Div(found.below, id="timeline-below"),
+    ]
+    return [notices, card(_title(run, state), drawn)]
+
+
+def changes(run: LoadedRun, before: ViewState, state: ViewState) -> dict[str, dict[str, Any]]:
+    """Return by id what to set where a view replaces another; empty where all has to be drawn anew.
+
+    A figure that stays in its place is drawn in half the time of a new one.
+    """
+    is_same = _title(run, before) == _title(run, state) and not is_running(run)
+    if not is_same or not _has_figure(run, before) or not _has_figure(run, state):
+        return {}
+    found = _parts(run, state)
+    return {
+        "timeline-notices": {"children": _all_notices(run, state)},
+        "timeline-legend": {"children": found.legend},
+        "timeline-graph": {"figure": found.figure},
+        "timeline-graph-caption": {"children": found.caption},
+        "timeline-below": {"children": found.below},
+    }
+
+
+class _Parts(NamedTuple):
+    """What of a view changes with its window and rows."""
+
+    legend: Component
+    figure: go.Figure
+    caption: str
+    below: list[Component]
+
+
+def _parts(run: LoadedRun, state: ViewState) -> _Parts:
+    step, window = timeline_view(run, state)
     path = critical_path(run, state)
     shown = view_at(step.step, window, state)
-    addresses = (tile_address(run.run_id, shown, run.version), instant_address(run.run_id, shown))
     outlined = None if path is None else outlines(path, window)
     # A picture has no room for hatching.
     transfers = None if uses_tile(step, window) else run.transfers(step.step)
     rows, arrow = shown_rows(run, step, state), wait_arrow(run, state)
-    figure = timeline(step, window, addresses, outlined, transfers, rows=rows)
+    url = instant_address(run.run_id, shown)
+    figure = timeline(step, window, url, outlined, transfers, rows=rows)
     if arrow is not None:
         figure.add_traces(wait_traces(arrow))
-    title = "Whole capture" if step.step == WHOLE_CAPTURE else f"Step {step.step}"
-    if names_rank(run, state) and len(step.ranks) < len(run.trace.ranks):
-        title += f", rank {state.rank} and those in a group with it"
     trace = html.A(
         "Trace of this window for Perfetto",
         href=perfetto_address(run.run_id, shown),
@@ -82,24 +117,33 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
         id="timeline-perfetto",
         title="Open the file at ui.perfetto.dev, or in a Perfetto of your own",
     )
-    drawn = [
-        filtering_legend(
-            run,
-            state,
-            step,
-            window,
-            with_path=path is not None,
-            hatched=transfers is not None,
-        ),
-        chart(figure, _caption(step, window, rows), "timeline-graph"),
-    ]
+    entries = filtering_legend(
+        run, state, step, window, with_path=path is not None, hatched=transfers is not None
+    )
+    below: list[Component] = []
     if arrow is not None:
         words = f"Arrow: rank {arrow.waited_for} came last, and rank {arrow.rank} waited for it."
-        drawn.append(html.P(words, id="timeline-arrow", className="ms-note"))
+        below.append(html.P(words, id="timeline-arrow", className="ms-note"))
     if path is not None and outlined is not None:
-        drawn.append(_path_caption(path, outlined))
-    drawn.append(html.Div(trace, className="ms-links"))
-    return [*notices, card(title, drawn)]
+        below.append(_path_caption(path, outlined))
+    below.append(html.Div(trace, className="ms-links"))
+    return _Parts(entries, figure, _caption(step, window, rows), below)
+
+
+def _has_figure(run: LoadedRun, state: ViewState) -> bool:
+    return bool(state.hidden) or not timeline_view(run, state)[0].slices.empty
+
+
+def _title(run: LoadedRun, state: ViewState) -> str:
+    step, _ = timeline_view(run, state)
+    title = "Whole capture" if step.step == WHOLE_CAPTURE else f"Step {step.step}"
+    if names_rank(run, state) and len(step.ranks) < len(run.trace.ranks):
+        title += f", rank {state.rank} and those in a group with it"
+    return title
+
+
+def _all_notices(run: LoadedRun, state: ViewState) -> list[Component]:
+    return [*rejected_notice(state.rejected), *map(notice, _notices(run, state))]
 
 
 def place_panel(run: LoadedRun, state: ViewState) -> list[Component]:

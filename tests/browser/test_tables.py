@@ -105,3 +105,25 @@ def test_the_glossary_has_the_words_of_the_page(page, project_dir):
     page.keyboard.press("Escape")
     expect(drawer).to_have_count(0)
     expect(page.get_by_role("button", name="Glossary")).to_be_focused()
+
+
+def test_an_open_table_follows_the_zoom(page):
+    """Fails when each zoom draws a new figure, closes its table, or leaves the numbers of the window before."""
+    page.goto(f"/run/{TRAINED}/timeline?step=2")
+    table = _opened(page, "timeline-graph")
+    table.get_by_role("button", name="slices").click()
+    expect(table.locator("th[aria-sort=descending]")).to_have_text("slices")
+    before = _rows(table)
+    page.locator("#timeline-graph").evaluate("figure => { figure.isTheSame = true; }")
+    page.keyboard.press("w")
+    page.wait_for_url("**t0=**")
+    page.wait_for_function(
+        "() => document.querySelector('#timeline-graph .js-plotly-plot').layout.xaxis.range[0] > 0"
+    )
+    expect(table.locator("th[aria-sort=descending]")).to_have_text("slices")
+    page.wait_for_function(
+        "before => document.querySelector('.ms-figure-rows td:nth-child(3)').textContent !== before",
+        arg=before[0][2],
+    )
+    assert page.locator("#timeline-graph").evaluate("figure => figure.isTheSame")
+    expect(page.locator("#timeline-graph-caption")).not_to_contain_text("Whole step shows all")

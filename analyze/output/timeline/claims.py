@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,25 @@ _MOVING = {axis.value: (OF_AXIS.get(axis.value, Category.COMM_OTHER), _MEMCPY) f
 _CLAIM = ["rank", "category", "priority", "start_ns", "end_ns", "text", "microbatch"]
 
 
-def claims_of(trace: Trace, step: int, stood: tuple[OpenWait, ...]) -> tuple[pd.DataFrame, int]:
-    """Return every interval that asks for a place in the step, and how many have no interval."""
+def claims_of(
+    trace: Trace, step: int, stood: tuple[OpenWait, ...], wanted: Collection[int] | None = None
+) -> tuple[pd.DataFrame, int]:
+    """Return every interval that asks for a place in the step, and how many have no interval.
+
+    Args:
+        trace: The run.
+        step: Which step.
+        stood: Operations that had not ended.
+        wanted: Ranks whose intervals are wanted, None for all.
+    """
     has_kernels = _has_kernels(trace, step)
-    parts = [_span_claims(rows_of_step(trace, "span", step), has_kernels=has_kernels)]
+    spans = rows_of_step(trace, "span", step, wanted)
+    parts = [_span_claims(spans, has_kernels=has_kernels)]
     if has_kernels:
-        parts.append(_kernel_claims(trace, step))
+        parts.append(_kernel_claims(trace, rows_of_step(trace, "kernel", step, wanted)))
     undrawn = 0
     for table in ("collective", "p2p"):
-        rows = _once(rows_of_step(trace, table, step))
+        rows = _once(rows_of_step(trace, table, step, wanted))
         claims = _communication_claims(rows, table)
         known = claims["start_ns"].notna() & claims["end_ns"].notna()
         told = _is_open(rows, stood)
@@ -117,8 +127,7 @@ def _suffix(words: str, number: pd.Series[int]) -> pd.Series[str]:
     return (words + number.astype(str)).where(number >= 0, "")
 
 
-def _kernel_claims(trace: Trace, step: int) -> pd.DataFrame:
-    kernels = rows_of_step(trace, "kernel", step)
+def _kernel_claims(trace: Trace, kernels: pd.DataFrame) -> pd.DataFrame:
     category = kernels["category"].astype(str)
     # What an operator launched is taken for compute, as in the ledger.
     launched = (category == KernelCategory.UNKNOWN) & (kernels["op_id"] >= 0)
@@ -217,12 +226,23 @@ def _operation(rows: pd.DataFrame, table: str) -> pd.Series[Any]:
     return begin + way + " rank " + rows["peer"].astype(str) + of_size
 
 
-def rows_of_step(trace: Trace, table: str, step: int) -> pd.DataFrame:
-    """Return the rows that may be seen in a step: its own and those that reach into it."""
+def rows_of_step(
+    trace: Trace, table: str, step: int, wanted: Collection[int] | None = None
+) -> pd.DataFrame:
+    """Return the rows that may be seen in a step: its own and those that reach into it.
+
+    Args:
+        trace: The run.
+        table: Name of the table.
+        step: Which step.
+        wanted: Ranks whose rows are wanted, None for all.
+    """
     if trace.stored(table) is None:
-        return _near(trace.frame(table), trace, table, step)
+        frame = trace.frame(table) if wanted is None else trace.frame_of(table, wanted)
+        return _near(frame, trace, table, step)
     # Rank by rank, so that only the rows of this step are held for all ranks.
-    parts = [_near(trace.rank_frame(table, rank), trace, table, step) for rank in trace.ranks]
+    ranks = trace.ranks if wanted is None else tuple(wanted)
+    parts = [_near(trace.rank_frame(table, rank), trace, table, step) for rank in ranks]
     return pd.concat(parts, ignore_index=True) if parts else trace.frame(table)
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .categories import Category
+from .slices import is_in_window
 
 MAX_WIDTH = 2048
 MAX_ROWS = 2048
@@ -45,12 +46,13 @@ def rasterize(
         raise ValueError(f"cannot draw {rows} rows x {width} pixels of {t0}..{t1} ns")
     per_pixel_row = -(-rows // MAX_ROWS)
     height = -(-rows // per_pixel_row)
-    seen = slices[(slices["end_ns"] > t0) & (slices["start_ns"] < t1)]
-    line = seen["row"].to_numpy(np.int64) // per_pixel_row
+    is_seen = is_in_window(slices, window_ns)
+    names = ("row", "start_ns", "end_ns", "category")
+    row, start, end, category = (slices[name].to_numpy(np.int64)[is_seen] for name in names)
+    line = row // per_pixel_row
     scale = width / (t1 - t0)
-    left = np.clip((seen["start_ns"].to_numpy(np.int64) - t0) * scale, 0, width)
-    right = np.clip((seen["end_ns"].to_numpy(np.int64) - t0) * scale, 0, width)
-    category = seen["category"].to_numpy(np.int64)
+    left = np.clip((start - t0) * scale, 0, width)
+    right = np.clip((end - t0) * scale, 0, width)
     dominant = np.full((height, width), Category.IDLE, dtype=np.uint8)
     most, idle = np.zeros((height, width)), np.full((height, width), float(per_pixel_row))
     for value in np.unique(category):

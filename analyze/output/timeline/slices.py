@@ -73,19 +73,27 @@ def bare_steps(trace: Trace) -> frozenset[int]:
     return frozenset(map(int, found.index[found])) - traced
 
 
-def step_slices(trace: Trace, step: int) -> StepSlices:
+def step_slices(trace: Trace, step: int, wanted: Collection[int] | None = None) -> StepSlices:
     """Return what happened in one step on every rank that has it.
 
     With stamps settled, as the account has them. Joins that the account infers are no record, and not drawn.
+
+    Args:
+        trace: The run.
+        step: One of ``steps_of``.
+        wanted: Ranks whose rows are made, None for all. The bounds of the step are those of all ranks.
     """
+    if wanted is not None and step == WHOLE_CAPTURE:
+        # Its bounds are known from all that was recorded.
+        return of_ranks(step_slices(trace, step), wanted, ())
     trace = settled(trace).trace
     is_broken_off = step in unfinished_steps(trace)
     stood = open_waits(trace) if is_broken_off or step == WHOLE_CAPTURE else ()
-    claims, undrawn = claims_of(trace, step, stood)
+    claims, undrawn = claims_of(trace, step, stood, wanted)
     windows = _windows(trace, step, claims)
     if is_broken_off:
         windows = with_unfinished(trace, step, windows)
-    ranks = _row_order(trace)
+    ranks = _row_order(trace, trace.ranks if wanted is None else wanted)
     origin = min((start for start, _ in windows.values()), default=0)
     slices = _visible(claims, windows, ranks)
     slices[["start_ns", "end_ns"]] -= origin
@@ -102,6 +110,13 @@ def step_slices(trace: Trace, step: int) -> StepSlices:
     )
 
 
+def step_outline(trace: Trace, step: int) -> StepSlices:
+    """Return a step with all its rows, and no slices: nothing of a large run need be read for it."""
+    ranks = _row_order(trace, trace.ranks)
+    labels = tuple(_row_label(trace, rank) for rank in ranks)
+    return replace(step_slices(trace, step, ()), ranks=ranks, labels=labels)
+
+
 def in_window(slices: pd.DataFrame, window_ns: tuple[int, int]) -> pd.DataFrame:
     """Return the slices that touch a time window; where these are all, the very same."""
     is_seen = is_in_window(slices, window_ns)
@@ -115,19 +130,20 @@ def is_in_window(slices: pd.DataFrame, window_ns: tuple[int, int]) -> BoolArray:
     return found
 
 
-def around(step: StepSlices, rank: int, layout: ParallelLayout | None) -> StepSlices:
-    """Return a step with the rows of a rank and its groups: they differ in one axis of the mesh.
+def ranks_around(
+    ranks: tuple[int, ...], rank: int, layout: ParallelLayout | None
+) -> tuple[int, ...]:
+    """Return a rank and its groups among others, in their order: they differ in one axis of the mesh.
 
-    The rank alone where the mesh is not known, and all rows where it is not among them.
+    The rank alone where the mesh is not known.
     """
-    if rank not in step.ranks:
-        return step
-    return of_ranks(step, ranks_around(step, rank, layout), (rank,))
+    return tuple(other for other in ranks if _distance(layout, rank, other) <= 1)
 
 
-def ranks_around(step: StepSlices, rank: int, layout: ParallelLayout | None) -> tuple[int, ...]:
-    """Return the ranks of a step that ``around`` shows, in the order of its rows."""
-    return tuple(other for other in step.ranks if _distance(layout, rank, other) <= 1)
+def with_marks(step: StepSlices, marked: Collection[int]) -> StepSlices:
+    """Return a step in which some ranks have a sign before the label."""
+    labels = zip(step.ranks, step.labels, strict=True)
+    return replace(step, labels=tuple(MARK * (rank in marked) + label for rank, label in labels))
 
 
 def of_ranks(step: StepSlices, ranks: Collection[int], marked: Collection[int]) -> StepSlices:
@@ -151,17 +167,16 @@ def without_categories(step: StepSlices, hidden: Collection[Category]) -> StepSl
     return replace(step, slices=step.slices[shown].reset_index(drop=True))
 
 
-def with_pinned(step: StepSlices, every: StepSlices, ranks: Collection[int]) -> StepSlices:
+def with_pinned(step: StepSlices, pinned: StepSlices) -> StepSlices:
     """Return a step with some ranks in the first rows, whether it shows them or not.
 
     Args:
         step: The rows that are shown.
-        every: The same step with all its rows.
-        ranks: The ranks; those that the run lacks are left out.
+        pinned: The rows of these ranks.
     """
-    if not set(ranks).intersection(every.ranks):
+    if not pinned.ranks:
         return step
-    first = of_ranks(every, ranks, ranks)
+    first = with_marks(pinned, pinned.ranks)
     rest = of_ranks(step, set(step.ranks).difference(first.ranks), ())
     below = rest.slices.assign(row=rest.slices["row"] + len(first.ranks))
     return replace(
@@ -172,27 +187,29 @@ def with_pinned(step: StepSlices, every: StepSlices, ranks: Collection[int]) -> 
     )
 
 
-def worst_rows(
-    step: StepSlices, most: int, badness: Mapping[int, float], named: Collection[int]
-) -> StepSlices:
-    """Return a step in at most so many rows: where ranks share one, the worst of them is shown.
+def worst_ranks(
+    ranks: tuple[int, ...], most: int, badness: Mapping[int, float], named: Collection[int]
+) -> tuple[int, ...]:
+    """Return the ranks of at most so many rows: where ranks share one, the worst of them is shown.
 
     Dominance by share would hide a slow rank among healthy ones; a row of its own does not.
 
     Args:
-        step: All its rows.
+        ranks: Of all rows.
         most: Rows that there are pixels for.
         badness: Of each rank; the highest of a row is shown, unknown is lowest.
-        named: Ranks of findings: they come before all others, and are marked.
+        named: Ranks of findings: they come before all others.
     """
-    each = -(-len(step.ranks) // most)
-    weight = np.array([badness.get(rank, -np.inf) for rank in step.ranks])
-    weight[np.isin(step.ranks, list(named))] = np.inf
+    each = -(-len(ranks) // most)
+    if each <= 1:
+        return ranks
+    weight = np.array([badness.get(rank, -np.inf) for rank in ranks])
+    weight[np.isin(ranks, list(named))] = np.inf
     weight = np.where(np.isnan(weight), -np.inf, weight)
     padded = np.full(-(-len(weight) // each) * each, -np.inf)
     padded[: len(weight)] = weight
     best = padded.reshape(-1, each).argmax(axis=1) + np.arange(len(padded) // each) * each
-    return of_ranks(step, [step.ranks[at] for at in best.tolist()], named)
+    return tuple(ranks[at] for at in best.tolist())
 
 
 def _distance(layout: ParallelLayout | None, rank: int, other: int) -> int:
@@ -254,12 +271,12 @@ def _windows(trace: Trace, step: int, claims: pd.DataFrame) -> dict[int, tuple[i
     }
 
 
-def _row_order(trace: Trace) -> tuple[int, ...]:
-    """Return the ranks with pipeline stages together, so that a bubble reads as a diagonal."""
+def _row_order(trace: Trace, ranks: Collection[int]) -> tuple[int, ...]:
+    """Return some ranks with pipeline stages together, so that a bubble reads as a diagonal."""
     layout = trace.layout
-    if layout is None or any(rank >= layout.world_size for rank in trace.ranks):
-        return tuple(sorted(trace.ranks))
-    return tuple(sorted(trace.ranks, key=lambda rank: tuple(layout.coordinates(rank).values())))
+    if layout is None or max(trace.ranks, default=0) >= layout.world_size:
+        return tuple(sorted(ranks))
+    return tuple(sorted(ranks, key=lambda rank: tuple(layout.coordinates(rank).values())))
 
 
 def _row_label(trace: Trace, rank: int) -> str:

@@ -140,7 +140,7 @@ def test_the_path_lies_over_a_picture_too(shown):
         **{name: getattr(drawn, name) for name in drawn.__slots__} | {"slices": slices}
     )
     window = (0, drawn.length_ns)
-    figure = timeline(many, window, ("/tile.png", "/at.json?"), outlines(path, window))
+    figure = timeline(many, window, "/at.json?", outlines(path, window))
     assert len(figure.layout.images) == 1
     assert len(_bars(figure.data).x) == len(path.path.pieces)
 

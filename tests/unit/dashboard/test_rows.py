@@ -2,10 +2,12 @@
 
 import pytest
 
+from meshscope.analyze.output.timeline.slices import step_slices
 from meshscope.dashboard import rows as rows_of
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.controls import chosen_view, zoomed_view
 from meshscope.dashboard.figures.wait import NAME, wait_traces
+from meshscope.dashboard.pages import timeline as page
 from meshscope.dashboard.rows import shown_rows
 from meshscope.dashboard.state import ViewState, parse_query
 from meshscope.dashboard.views import left_out, timeline
@@ -61,6 +63,39 @@ def test_rows_of_many_ranks_open_up(store, monkeypatch):
     part = shown_rows(run, drawn, view)
     assert drawn.ranks == (2, 3)
     assert (part.each, part.spans, part.is_part) == (1, ((2, 2), (3, 3)), True)
+
+
+@pytest.fixture
+def many(store, monkeypatch):
+    """The run as if a figure had pixels for fewer ranks than it has."""
+    for module in ("loaded_run", "drawn_steps", "rows"):
+        monkeypatch.setattr(f"meshscope.dashboard.{module}.MOST_ROWS", 2)
+    return store.get("job")
+
+
+@pytest.mark.parametrize(
+    ("query", "drawn"),
+    [
+        ("", {0, 3}),
+        ("rows=2-3", {2, 3}),
+        ("pin=1", {0, 1, 3}),
+        ("path=1", {0, 3}),
+        (f"rows=2-3&pin=1&place=1-{IN_A_WAIT_NS}", {1, 2, 3}),
+    ],
+)
+def test_only_the_shown_ranks_of_many_are_drawn(many, monkeypatch, query, drawn):
+    """Fails when a run of more ranks than pixels has the slices of all of them made."""
+    made = set()
+
+    def watched(trace, step, wanted=None):
+        made.update(trace.ranks if wanted is None else wanted)
+        return step_slices(trace, step, wanted)
+
+    monkeypatch.setattr("meshscope.dashboard.drawn_steps.step_slices", watched)
+    state = parse_query(f"?step=1&{query}")
+    text = str(page.layout(many, state).to_plotly_json())
+    assert made == set(timeline(many, state)[0].ranks) == drawn
+    assert "4 rows" in text or "rows=" not in query
 
 
 def test_the_whole_step_is_all_rows(store):

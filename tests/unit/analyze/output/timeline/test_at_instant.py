@@ -15,7 +15,12 @@ from meshscope.analyze.output.timeline.at_instant import (
     waiting_until,
 )
 from meshscope.analyze.output.timeline.categories import Category
-from meshscope.analyze.output.timeline.slices import step_slices, with_pinned, without_categories
+from meshscope.analyze.output.timeline.slices import (
+    of_ranks,
+    step_slices,
+    with_pinned,
+    without_categories,
+)
 from meshscope.analyze.wording.message import message
 from meshscope.probe.schema.tables import TABLES
 
@@ -120,12 +125,12 @@ def test_the_slice_under_a_pointer(trace):
 def test_pinned_ranks_come_first_and_once(trace):
     """Fails when a pinned rank is shown twice, loses slices, or takes those of another row."""
     drawn = step_slices(trace, 1)
-    found = with_pinned(drawn, drawn, [2, 8])
+    found = with_pinned(drawn, of_ranks(drawn, [2, 8], ()))
     assert found.ranks == (2, 0, 1)
     assert found.labels[0].endswith("rank 2")
     assert (found.slices["rank"] == found.slices["row"].map(dict(enumerate(found.ranks)))).all()
     assert len(found.slices) == len(drawn.slices)
-    assert with_pinned(drawn, drawn, [8]) is drawn
+    assert with_pinned(drawn, of_ranks(drawn, [8], ())) is drawn
 
 
 def test_an_operation_without_a_known_end_leaves_the_others_as_they_are(trace):

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -13,14 +12,14 @@ from meshscope.analyze import Trace, load_trace
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.output.timeline.categories import Category
 from meshscope.analyze.output.timeline.slices import (
-    MARK,
-    StepSlices,
-    around,
     bare_steps,
     in_window,
+    of_ranks,
+    ranks_around,
+    step_outline,
     step_slices,
     steps_of,
-    worst_rows,
+    worst_ranks,
 )
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
@@ -151,17 +150,43 @@ def test_a_rank_is_shown_with_its_groups():
     layout = ParallelLayout(tp=2, pp=2, dp=2)
     rows = [{**STEP, "rank": rank} for rank in range(8)]
     spans = [{**FORWARD, "rank": rank, "start_ns": 1000 + rank} for rank in range(8)]
-    step = step_slices(_trace(layout=layout, ranks=tuple(range(8)), step=rows, span=spans), 4)
+    trace = _trace(layout=layout, ranks=tuple(range(8)), step=rows, span=spans)
+    step = step_slices(trace, 4)
     place = layout.coordinates(5)
     near = [r for r in step.ranks if sum(layout.coordinates(r)[a] != place[a] for a in place) <= 1]
-    shown = around(step, 5, layout)
+    shown = of_ranks(step, ranks_around(step.ranks, 5, layout), (5,))
     assert shown.ranks == tuple(near)
     assert len(near) == 4
     assert shown.slices["rank"].tolist() == near
     assert shown.slices["row"].tolist() == [0, 1, 2, 3]
     assert shown.slices["start_ns"].tolist() == near
-    assert around(step, 5, None).ranks == (5,)
-    assert around(step, 8, layout) is step
+    assert ranks_around(step.ranks, 5, None) == (5,)
+
+
+def test_some_ranks_of_a_step_are_as_among_all():
+    """Fails when a large run shows other slices, rows or bounds of its ranks than a small one."""
+    layout = ParallelLayout(tp=2, pp=2, dp=2)
+    rows = [{**STEP, "rank": rank, "dur_ns": 20 + rank} for rank in range(8)]
+    spans = [{**FORWARD, "rank": rank, "start_ns": 1000 + rank} for rank in range(8)]
+    waits = [{**REDUCE, "rank": rank} for rank in range(8)]
+    given = {"step": rows, "span": spans, "collective": waits}
+    ranks = tuple(range(8))
+    whole = step_slices(_trace(layout=layout, ranks=ranks, **given), 4)
+    outline = step_outline(_trace(layout=layout, ranks=ranks, **given), 4)
+    assert (outline.ranks, outline.labels) == (whole.ranks, whole.labels)
+    assert outline.slices.empty
+    wanted = of_ranks(whole, (3, 6), ())
+    read_before = _trace(layout=layout, ranks=ranks, **given)
+    read_before.frame("span")
+    for trace in (_trace(layout=layout, ranks=ranks, **given), read_before):
+        part = step_slices(trace, 4, (6, 3))
+        assert (part.ranks, part.labels) == (wanted.ranks, wanted.labels)
+        assert (part.origin_ns, part.length_ns) == (whole.origin_ns, whole.length_ns)
+        assert part.longest_ns == whole.longest_ns == outline.longest_ns
+        pd.testing.assert_frame_equal(part.slices, wanted.slices)
+    everything = step_slices(trace, WHOLE_CAPTURE, (3,))
+    assert everything.ranks == (3,)
+    assert everything.length_ns == step_slices(trace, WHOLE_CAPTURE).length_ns
 
 
 def test_the_last_record_of_an_event_counts():
@@ -234,24 +259,10 @@ def test_a_run_with_deep_traces_shows_kernels_in_the_traced_steps(tmp_path):
 @pytest.mark.parametrize("ranks", [1024, 16_384])
 def test_each_single_slow_rank_has_a_row(ranks):
     """Fails when a slow rank among healthy ones has no pixel because ranks share rows."""
-    rows = np.arange(ranks)
-    step = StepSlices(
-        step=0,
-        ranks=tuple(rows.tolist()),
-        labels=tuple(f"rank {rank}" for rank in rows.tolist()),
-        origin_ns=0,
-        length_ns=100,
-        slices=pd.DataFrame(
-            {"row": rows, "rank": rows, "category": 1, "start_ns": 0, "end_ns": 50, "text": ""}
-        ),
-        undrawn=0,
-    )
-    healthy = dict.fromkeys(rows.tolist(), 1.0)
+    rows = tuple(range(ranks))
+    healthy = dict.fromkeys(rows, 1.0)
     for slow in range(0, ranks, ranks // 61):
-        seen = worst_rows(step, 640, healthy | {slow: 1.2}, ())
-        assert len(seen.ranks) <= 640
-        assert slow in seen.ranks
-        assert set(seen.slices["rank"]) == set(seen.ranks)
-        named = worst_rows(step, 640, healthy | {slow ^ 1: 2.0}, (slow,))
-        assert slow in named.ranks
-        assert named.labels[named.ranks.index(slow)] == f"{MARK}rank {slow}"
+        seen = worst_ranks(rows, 640, healthy | {slow: 1.2}, ())
+        assert len(seen) <= 640
+        assert slow in seen
+        assert slow in worst_ranks(rows, 640, healthy | {slow ^ 1: 2.0}, (slow,))
