@@ -31,10 +31,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import isfinite
-from string import Formatter
 from typing import Any
 
 from meshscope.probe.schema.listing import MOST_LISTED, listed
+from meshscope.probe.schema.sentences import FORMS, SentenceFormatter
 
 from .labels import axis_label, class_label, place_words, rank_words
 from .words import capitalised, counted, joined
@@ -150,10 +150,6 @@ def _sentences(items: Iterable[Any]) -> str:
     return ". ".join(str(item).removesuffix(".") for item in items)
 
 
-def _short(value: float) -> str:
-    return f"{value:.4g}"
-
-
 def _tflops(rate_flops: float) -> str:
     return f"{rate_flops / 1e12:,.0f} TFLOP/s"
 
@@ -181,14 +177,6 @@ def _ms3(time_ns: float) -> str:
 def _change2(share: float) -> str:
     text = percent_change(share, 2)
     return "0.00 %" if text in ("+0.00 %", "-0.00 %") else text
-
-
-def _cut(text: str) -> str:
-    return text[:60]
-
-
-def _series(items: Iterable[Any]) -> str:
-    return "; ".join(map(str, items))
 
 
 def _ranks(value: Any) -> str:
@@ -242,6 +230,7 @@ def _unsigned_zero(value: float) -> float:
 
 
 _FORMS: dict[str, Callable[[Any], str]] = {
+    **FORMS,
     "percent": percent,
     "percent2": partial(percent, places=2),
     "time": duration,
@@ -263,11 +252,8 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "words": _words,
     "Words": _capital_words,
     "capitalised": _capital_text,
-    "series": _series,
-    "short": _short,
     "tflops": _tflops,
     "sentences": _sentences,
-    "all": ", ".join,
     "mib": _mib,
     "gb": _gb,
     "gb2": partial(_gb, places=2),
@@ -276,12 +262,11 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "ms": _ms,
     "ms3": _ms3,
     "change2": _change2,
-    "cut": _cut,
     "percent0": partial(percent, places=0),
 }
 
 
-class QuantityFormatter(Formatter):
+class QuantityFormatter(SentenceFormatter):
     """Fills the braces of a sentence by the forms of this module."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -297,6 +282,4 @@ class QuantityFormatter(Formatter):
         if (make := _FORMS.get(form.removeprefix("+"))) is not None:
             text = make(value)
             return f"+{text}" if sign and text[0].isdigit() and value > 0 else text
-        if format_spec:
-            raise ValueError(f"no form is called {format_spec!r}")
-        return str(value)
+        return super().format_field(value, format_spec)
