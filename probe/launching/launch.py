@@ -36,6 +36,7 @@ from ..safety.bounded import within
 from ..safety.thread_room import NEEDED_THREADS, too_few_threads
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import check_run_id
+from ..schema.message import message
 from ..schema.printable import printable
 from .agent_child import AgentChild
 from .deaf import deaf_option
@@ -91,9 +92,9 @@ def run(
     """
     if not command:
         raise ConfigError(
-            "there is no command to run",
+            message("refused.no_command"),
             where="run",
-            remedy="Put it after --, as in: meshscope run -- torchrun train.py",
+            remedy=message("advice.command_to_run"),
         )
     if run_id is not None:
         check_run_id(run_id)
