@@ -34,7 +34,7 @@ from math import isfinite
 from typing import Any
 
 from meshscope.probe.schema.listing import MOST_LISTED, listed
-from meshscope.probe.schema.sentences import FORMS, SentenceFormatter
+from meshscope.probe.schema.sentences import FORMS, SentenceFormatter, number
 
 from .labels import axis_label, class_label, place_words, rank_words
 from .words import capitalised, counted, joined
@@ -111,15 +111,6 @@ def times(ratio: float) -> str:
     '1.32 x'
     """
     return f"{ratio:.2f} x" if isfinite(ratio) else "unknown"
-
-
-def number(value: float) -> str:
-    """Return a number with separators of thousands; a whole one without a point.
-
-    >>> number(16384), number(2.5)
-    ('16,384', '2.5')
-    """
-    return f"{value:,.{0 if float(value).is_integer() else 1}f}" if isfinite(value) else "unknown"
 
 
 def steps(ranges: Sequence[Any]) -> str:
@@ -238,7 +229,6 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "rate": rate,
     "times": times,
     "clock": clock,
-    "number": number,
     "steps": steps,
     "list": names,
     "choice": partial(names, word="or"),

@@ -6,6 +6,8 @@ The form of a value stands after its colon::
     {items:series}  a; b
     {value:short}   1.234e+15
     {text!r:cut}    its first 60 characters
+    {n:number}      1,024
+    {least:g}       0.5, -100000   a setting as a user writes it
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
+from math import isfinite
 from string import Formatter
 from typing import Any
 
@@ -50,6 +53,19 @@ def error_sentence(code: str, values: Mapping[str, Any]) -> str:
     return _FORMATTER.vformat(template, (), values)
 
 
+def number(value: float) -> str:
+    """Return a number with separators of thousands; a whole one without a point.
+
+    >>> number(16384), number(2.5)
+    ('16,384', '2.5')
+    """
+    return f"{value:,.{0 if float(value).is_integer() else 1}f}" if isfinite(value) else "unknown"
+
+
+def _general(value: float) -> str:
+    return f"{value:g}"
+
+
 def _short(value: float) -> str:
     return f"{value:.4g}"
 
@@ -71,6 +87,8 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "series": _series,
     "short": _short,
     "cut": _cut,
+    "number": number,
+    "g": _general,
 }
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message
 
 from ..config.fault_plan import ResolvedFault
 from ..model.pace import PartRunner
@@ -263,10 +264,13 @@ class FaultInjector:
             longest_ns, _ = comm.share_own(fault.rank, own, mesh.device)
             if longest_ns < fault.delay_ns:
                 raise ConfigError(
-                    f"a collection of the largest heap takes {longest_ns / 1e6:.0f} ms here, "
-                    f"and not {fault.spec.delay_ms:g} ms",
+                    message(
+                        "refused.longest_collection",
+                        longest_ms=f"{longest_ns / 1e6:.0f}",
+                        delay_ms=fault.spec.delay_ms,
+                    ),
                     where=fault.spec.where,
-                    remedy=f"Set delay_ms to {longest_ns / 1e6 * 0.8:.0f} or less",
+                    remedy=message("advice.shorter_delay", most_ms=f"{longest_ns / 1e6 * 0.8:.0f}"),
                 )
 
     def _start_duty_cycles(self, comm: Communicator, mesh: Mesh) -> None:
