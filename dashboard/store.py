@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
+from meshscope.probe.schema.message import message
 
 from .clock import monotonic_s, unix_ns
 from .held import held_bytes, held_each, release_unused
@@ -98,9 +99,9 @@ class RunStore:
         """
         if not runs_dir.is_dir():
             raise ConfigError(
-                "is not a folder of runs",
+                message("refused.no_folder_of_runs"),
                 where=str(runs_dir),
-                remedy="Give the folder that holds the runs",
+                remedy=message("advice.folder_of_runs"),
             )
         self.root = runs_dir.resolve()
         self._budget_bytes = budget_bytes
@@ -133,7 +134,7 @@ class RunStore:
         """
         path = self.path_of(run_id)
         if path is None:
-            raise RunDirectoryError("there is no such run", where=run_id[:128])
+            raise RunDirectoryError(message("refused.no_such_run"), where=run_id[:128])
         with self._lock:
             loading = self._loading.setdefault(run_id, threading.Lock())
         with loading:
@@ -340,9 +341,9 @@ class RunStore:
             # One run must not take the list of all the others down.
             _LOG.exception("the analysis of %s failed", path)
             failure = RunDirectoryError(
-                f"the analysis failed with {type(error).__name__}",
+                message("refused.analysis_failed", kind=type(error).__name__),
                 where=run_id,
-                remedy="This is a defect of meshscope; the log of the dashboard has the details",
+                remedy=message("advice.defect_of_ours"),
             )
         else:
             self._keep(run, key, monotonic_s() - begun)

@@ -15,6 +15,7 @@ from meshscope.probe.reader.counters import COUNTERS
 from meshscope.probe.reader.sources import SOURCES
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.host_counters import LOST
+from meshscope.probe.schema.sentences import FORMS
 
 MOST_WORDS = 18
 """Of one sentence; a value in braces counts as its name and unit do."""
@@ -87,6 +88,18 @@ def test_every_code_has_its_sentence_and_its_values(calls):
                 wrong.append(
                     f"{where}: {code} has {names}, the sentence {_names_in(sentences[code])}"
                 )
+    assert not wrong
+
+
+def test_errors_of_the_probe_use_plain_forms(project_dir):
+    """An error would end in a traceback: outside the analyses units and plurals have no form."""
+    wrong, sentences = [], catalogue()
+    for path, node, _ in _calls(project_dir):
+        if "schema.message import" not in path.read_text(encoding="utf-8"):
+            continue
+        if getattr(node.func, "id", "") == "message" and "analyze" not in path.parts:
+            forms = {form for _, _, form, _ in Formatter().parse(sentences[node.args[0].value])}
+            wrong += [(path.name, node.lineno, form) for form in forms - {None, "", *FORMS}]
     assert not wrong
 
 
