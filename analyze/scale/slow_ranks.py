@@ -160,8 +160,8 @@ def _grid(table: Dense, layout: ParallelLayout | None) -> DenseGrid:
     kinds = [(name, value) for name, value in kinds if (value > 0).any()]
     if not kinds:
         raise TraceFormatError(
-            "no forward or backward pass was recorded, so nobody's own work is known",
-            remedy="Record passes: the level stages or above sees them, if the training code marks them",
+            message("refused.no_own_work"),
+            remedy=message("advice.record_passes"),
         )
     return DenseGrid.of(
         cube_of(tuple(table.ranks.tolist()), layout),

@@ -85,15 +85,16 @@ def read_job(parquet: Path) -> Job:
     dp_ranks = _whole_replicas(rank, limits)
     if not dp_ranks:
         raise TraceFormatError(
-            "no replica has a worker on every stage", where=str(parquet), remedy="Record all stages"
+            message("refused.no_whole_replica"),
+            where=str(parquet),
+            remedy=message("advice.all_stages"),
         )
     patterns = _patterns(columns, dp_ranks, limits)
     if not patterns:
         raise TraceFormatError(
-            "no step is whole",
+            message("refused.no_whole_step"),
             where=str(parquet),
-            remedy="The published metrics need one step in which every worker is recorded "
-            "and all replicas ran the same operations",
+            remedy=message("advice.whole_step"),
         )
     return Job(
         meta=_meta(parquet, rank, limits),
@@ -129,7 +130,7 @@ def _usable_rows(parquet: Path, limits: list[Limit]) -> tuple[Columns, tuple[str
         columns = {name: values[usable] for name, values in columns.items()}
     if not len(columns["step"]):
         raise TraceFormatError(
-            "holds no operation that can be used",
+            message("refused.no_operation"),
             where=str(parquet),
             remedy=" ".join(map(limit_text, limits)),
         )
@@ -151,7 +152,9 @@ def _read(parquet: Path) -> pa.Table:
         table = pq.read_table(to_read(parquet), columns=names)
         columns = {name: _as_number(name, table[name]) for name in table.column_names}
     except (pa.ArrowException, OSError) as error:
-        raise TraceFormatError(f"cannot be read ({error})", where=str(parquet)) from error
+        raise TraceFormatError(
+            message("refused.unreadable", error=error), where=str(parquet)
+        ) from error
     return pa.table(columns)
 
 
@@ -179,7 +182,7 @@ def _ranks(columns: Columns, parquet: Path) -> dict[tuple[int, int], list[int]]:
     for dp_rank, stage, own in rows.tolist():
         ranks.setdefault((dp_rank, stage), []).append(own)
     if len(np.unique(rows[:, 2])) < len(rows):
-        raise TraceFormatError("one rank has several places in the mesh", where=str(parquet))
+        raise TraceFormatError(message("refused.several_places"), where=str(parquet))
     return ranks
 
 
