@@ -13,8 +13,8 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.message import message
 
 from .app import create_app
-from .held import waste_little
 from .kept_analysis import KeptAnalyses
+from .object_memory import waste_little
 from .proxy import PublicUrl, public_url
 from .security import LOOPBACK_NAMES, Access, is_loopback
 

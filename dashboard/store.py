@@ -22,10 +22,10 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirect
 from meshscope.probe.schema.message import message
 
 from .clock import monotonic_s, unix_ns
-from .held import held_bytes, held_each, release_unused
 from .kept_analysis import KeptAnalyses
 from .kept_run import kept_run, line_of
 from .loaded_run import RECENT_NS, LoadedRun, Times, is_running
+from .object_memory import held_bytes, held_each, release_unused
 from .paths import LastAccount
 from .run_entry import RunEntry, unreadable_entry
 from .run_files import ContentKey, content_key, refuse_links_outside

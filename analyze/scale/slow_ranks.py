@@ -23,12 +23,12 @@ from ..tables.arrays import BoolArray, FloatArray, IntArray
 from ..wording.limits import Limit
 from ..wording.message import message
 from .dense import COMPUTED, Dense
-from .followed import followed
 from .outline import Outline
-from .price import Price, Slowdown, Whole, price_of
+from .ranks_to_follow import followed
+from .slow_rank_cost import Price, Slowdown, Whole, price_of
 from .store import Summaries
 from .summary import OWN_WORK
-from .survey import SURVEY_ROW_BYTES, Survey, survey_of, tells_work
+from .survey import SURVEY_ROW_BYTES, Survey, knows_work, survey_of
 
 COLUMNS = (
     "rank",
@@ -104,7 +104,7 @@ def answer_of(
         RunDirectoryError: A file of the summaries cannot be read.
     """
     layout = summaries.outline.layout
-    chosen = followed(survey, layout, tells_work=tells_work(summaries))
+    chosen = followed(survey, layout, knows_work=knows_work(summaries))
     survey = survey.thinned(_every(survey, int(chosen.sum()), limit_bytes))
     ranks = None if chosen.all() else survey.ranks[chosen].tolist()
     steps = None if survey.every == 1 else survey.steps.tolist()

@@ -80,7 +80,7 @@ def survey_of(summaries: Summaries, every: int = 1) -> Survey:
     return looking.survey(str(summaries.run))
 
 
-def tells_work(summaries: Summaries) -> bool:
+def knows_work(summaries: Summaries) -> bool:
     """Return whether some rank recorded the work of a step.
 
     Raises:

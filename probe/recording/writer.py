@@ -22,12 +22,12 @@ from ..schema.record_payloads import encode_records
 from ..schema.records import DRAINED_RECORD
 from ..schema.slots import SLOT_BYTES, split_records
 from .drain import RingDrain
-from .fold import Fold, joined
 from .full_records import FULL_RECORDS, FullRecords
 from .rank_manifest import RankManifest
 from .ring import RingWriter
 from .ring_copy import RingCopy
 from .segment_series import SegmentSeries, SeriesBounds
+from .step_sums import Fold, joined
 
 if TYPE_CHECKING:
     import numpy as np

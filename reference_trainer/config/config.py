@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from meshscope.analyze.formulas.schedules.published import rank_of_last_stage
+from meshscope.analyze.formulas.schedules.schedule_records import rank_of_last_stage
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import Axis

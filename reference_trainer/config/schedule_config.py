@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshscope.analyze.formulas.planning.stage_split import split_layers
-from meshscope.analyze.formulas.schedules.published import MANY, SCHEDULES
+from meshscope.analyze.formulas.schedules.schedule_records import MANY, SCHEDULES
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import ScheduleKind

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from meshscope.analyze.formulas.planning.pipeline_replay import held_peak
 from meshscope.analyze.formulas.schedules.passes import Pass
-from meshscope.analyze.formulas.schedules.published import rank_orders
+from meshscope.analyze.formulas.schedules.schedule_records import rank_orders
 from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import Axis
 

@@ -88,7 +88,7 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
     from meshscope.analyze.load.load import most_rows
     from meshscope.analyze.scale.account_steps import account_steps, require_room, rows_in
     from meshscope.analyze.scale.blocks import blocks_of
-    from meshscope.analyze.scale.outlook import outlook_of
+    from meshscope.analyze.scale.first_answer import outlook_of
     from meshscope.analyze.scale.segments import ranks_of_run
     from meshscope.analyze.scale.store import write_summaries
     from meshscope.analyze.tables.part import StepRange
