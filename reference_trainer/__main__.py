@@ -149,7 +149,7 @@ def _simulate(settings: TrainerConfig, ranks: str) -> None:
         wanted = [int(rank) for rank in ranks.split(",")]
     except ValueError:
         raise ConfigError(
-            message("refused.no_list_of_ranks_2", ranks=ranks),
+            message("refused.no_ranks", ranks=ranks),
             where="--simulate-rank",
             remedy=message("advice.simulated_ranks"),
         ) from None

@@ -82,7 +82,7 @@ class SyntheticJob:
         for name, minimum in least.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(
-                    message("refused.below_least_2", minimum=minimum), where=f"job.{name}"
+                    message("refused.below_least", least=minimum), where=f"job.{name}"
                 )
         if self.jitter_cv < 0 or self.wire_cv < 0:
             raise ConfigError(message("refused.negative_variation"), where="job.jitter_cv")

@@ -113,7 +113,7 @@ def publish(root: Path, step: int, config: dict[str, dict[str, Any]], *, keep: i
         _flush_folder(root)
     except OSError as error:
         raise CheckpointError(
-            message("refused.not_written_2", error=error),
+            message("refused.not_written", reason=error),
             where=str(final),
             remedy=message("advice.room_for_checkpoint"),
         ) from error

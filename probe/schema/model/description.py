@@ -212,7 +212,7 @@ def checked_value(name: str, value: object, where: str) -> object:
             return value
         remedy = message("advice.true_or_false", name=name)
         raise ConfigError(
-            message("refused.neither", value=value), where=f"{where}.{name}", remedy=remedy
+            message("refused.no_boolean", value=value), where=f"{where}.{name}", remedy=remedy
         )
     if name in ("dense_layers", "windowed_layers"):
         return _layers(name, value, where)
