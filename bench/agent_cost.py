@@ -25,7 +25,7 @@ from tests.nvml_stub import Scenario, build, missing_compiler
 from meshscope.probe.agent.links import INFINIBAND_COUNTERS
 from meshscope.probe.clock import now_ns
 from meshscope.probe.control.client import ask
-from meshscope.probe.recording.heads import span_head
+from meshscope.probe.recording.record_heads import span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.records import SPAN_CODES
 from meshscope.probe.schema.rundir import create_run

@@ -22,8 +22,8 @@ sys.path.insert(0, str(PROJECT))
 
 from tests.unit.analyze.scale.many_ranks import own_work, summaries_of  # noqa: E402
 
-from meshscope.analyze.scale import followed as module  # noqa: E402
-from meshscope.analyze.scale.outlook import outlook_of  # noqa: E402
+from meshscope.analyze.scale import ranks_to_follow as module  # noqa: E402
+from meshscope.analyze.scale.first_answer import outlook_of  # noqa: E402
 from meshscope.analyze.scale.store import Summaries  # noqa: E402
 from meshscope.probe.schema.layout import ParallelLayout  # noqa: E402
 

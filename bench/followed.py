@@ -22,7 +22,7 @@ sys.path.insert(0, str(PROJECT))
 from tests.unit.analyze.scale.many_ranks import own_work, summaries_of  # noqa: E402
 
 from meshscope.analyze.explain.slow_ranks.cube import cube_of  # noqa: E402
-from meshscope.analyze.scale import followed as module  # noqa: E402
+from meshscope.analyze.scale import ranks_to_follow as module  # noqa: E402
 from meshscope.analyze.scale.slow_ranks import first_answer  # noqa: E402
 from meshscope.probe.schema.layout import ParallelLayout  # noqa: E402
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from meshscope.probe.recording.heads import collective_head, p2p_head, span_head
 from meshscope.probe.recording.open_recorder import NullRecorder
+from meshscope.probe.recording.record_heads import collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 
 ROUNDS = 41

@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Playwright
@@ -38,8 +39,8 @@ def find_chromium() -> str:
     path = named or next(filter(None, map(shutil.which, _NAMES)), None)
     if path is None:
         raise ConfigError(
-            "no Chromium was found",
-            remedy=f"Install the system package chromium, or set {_VARIABLE} to its path",
+            message("refused.no_chromium"),
+            remedy=message("advice.install_chromium", variable=_VARIABLE),
         )
     return path
 

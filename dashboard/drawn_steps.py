@@ -13,7 +13,7 @@ from meshscope.analyze.output.timeline.slices import (
     step_slices,
 )
 
-from .held import release_unused
+from .object_memory import release_unused
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -30,6 +30,7 @@ from meshscope.analyze.tables.results import ENDS
 from meshscope.analyze.wording.limits import limit_text
 from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
+from meshscope.probe.schema.message import message
 
 from .clock import unix_ns
 from .drawn_steps import MOST_ROWS, DrawnSteps, keep_few
@@ -197,9 +198,9 @@ class LoadedRun:
                     found = balance(self.accounts.of(self.trace))
                 except ModuleNotFoundError as error:
                     raise ConfigError(
-                        "is not installed",
+                        message("refused.not_installed"),
                         where=str(error.name),
-                        remedy="Install it with: pip install 'meshscope[balance]'",
+                        remedy=message("advice.install_balance"),
                     ) from error
                 self._kept["balance"] = balance_to_json(found)
             return self._kept["balance"]  # type: ignore[no-any-return]
@@ -211,8 +212,7 @@ class LoadedRun:
             MeshscopeError: It has no steps.
         """
         if self.diagnosis.ledger.empty:
-            reason = "there is no complete step, so nothing can be compared"
-            raise TraceFormatError(reason, where=self.run_id)
+            raise TraceFormatError(message("refused.no_step_to_compare"), where=self.run_id)
         with self._finding:
             if "side" not in self._kept:
                 self._kept["side"] = side_of_account(self.accounts.of(self.trace))

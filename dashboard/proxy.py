@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -40,9 +41,9 @@ def public_url(url: str) -> PublicUrl:
         is_page = False
     if not is_page or parts.query or parts.fragment or not _PATH.fullmatch(parts.path):
         raise ConfigError(
-            "is no URL that a proxy can serve the dashboard under",
+            message("refused.no_proxy_url"),
             where=url[:200],
-            remedy="Give scheme, host and plain path, as in https://cluster.example/meshscope/",
+            remedy=message("advice.proxy_url"),
         )
     origin = f"{parts.scheme}://{parts.netloc}"
     return PublicUrl(origin, str(parts.hostname).lower(), parts.path.rstrip("/"))

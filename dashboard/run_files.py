@@ -13,6 +13,7 @@ from meshscope.analyze.load.ingested import is_ingested
 from meshscope.analyze.scale.store import FOLDER as SUMMARIES
 from meshscope.analyze.tables.table_folder import DRAFT, FOLDER
 from meshscope.probe.schema.errors import RunDirectoryError
+from meshscope.probe.schema.message import message
 from meshscope.probe.schema.reading import file_hash
 from meshscope.probe.schema.rundir import is_run_directory
 
@@ -47,9 +48,9 @@ def refuse_links_outside(path: Path) -> None:
             if os.path.islink(place) and not os.path.realpath(place).startswith(inside):
                 shown = os.path.relpath(place, path)
                 raise RunDirectoryError(
-                    f"holds a link to outside the run: {shown}",
+                    message("refused.link_to_outside", shown=shown),
                     where=path.name,
-                    remedy="Copy what it stands for into the run",
+                    remedy=message("advice.copy_into_run"),
                 )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
+from meshscope.probe.schema.message import message
 
 from .app import create_app
 from .browser import launch
@@ -125,7 +126,7 @@ def _newest(runs_dir: Path) -> str:
     entries = RunStore(runs_dir).entries(max_new=sys.maxsize)
     ready = [entry.run_id for entry in entries if entry.state == "ready"]
     if not ready:
-        raise ConfigError("holds no readable run", where=str(runs_dir))
+        raise ConfigError(message("refused.no_readable_run"), where=str(runs_dir))
     return ready[0]
 
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
 
 from .app import create_app
-from .held import waste_little
 from .kept_analysis import KeptAnalyses
+from .object_memory import waste_little
 from .proxy import PublicUrl, public_url
 from .security import LOOPBACK_NAMES, Access, is_loopback
 
@@ -101,15 +102,15 @@ def _listen(host: str, port: int) -> socket.socket:
         ConfigError: The address is not ours, is taken, or is no address.
     """
     if not 0 <= port <= _LAST_PORT:
-        raise ConfigError(f"cannot listen here: a port is 0..{_LAST_PORT}", where=f"{host}:{port}")
+        raise ConfigError(message("refused.no_port", last=_LAST_PORT), where=f"{host}:{port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen here: {error}",
+            message("refused.no_listening", error=error),
             where=f"{host}:{port}",
-            remedy="Give another --host or --port",
+            remedy=message("advice.other_address"),
         ) from error
 
 

@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
+from meshscope.probe.schema.message import message
 
 from .clock import monotonic_s, unix_ns
-from .held import held_bytes, held_each, release_unused
 from .kept_analysis import KeptAnalyses
 from .kept_run import kept_run, line_of
 from .loaded_run import RECENT_NS, LoadedRun, Times, is_running
+from .object_memory import held_bytes, held_each, release_unused
 from .paths import LastAccount
 from .run_entry import RunEntry, unreadable_entry
 from .run_files import ContentKey, content_key, refuse_links_outside
+from .shown_errors import shown_from
 from .state import RUN_ID
 from .summarised_run import SummarisedRun
 from .summarised_runs import SummarisedRuns
@@ -66,6 +68,14 @@ class _Known(NamedTuple):
     entry: RunEntry
     until_s: float = 0.0
     """Until then it also stands for what was written since, on the monotonic clock."""
+    failure: RunDirectoryError | None = None
+    """Why it cannot be read."""
+
+    def refusal(self) -> RunDirectoryError:
+        """Return a new error of the same words: one that was raised before holds its callers."""
+        if self.failure is None:
+            return RunDirectoryError(self.entry.error)
+        return RunDirectoryError(**self.failure.said, where=self.failure.where)
 
     def stands_for(self, key: ContentKey) -> bool:
         """Return whether a run in this state is not to be analysed now."""
@@ -98,9 +108,9 @@ class RunStore:
         """
         if not runs_dir.is_dir():
             raise ConfigError(
-                "is not a folder of runs",
+                message("refused.no_folder_of_runs"),
                 where=str(runs_dir),
-                remedy="Give the folder that holds the runs",
+                remedy=message("advice.folder_of_runs"),
             )
         self.root = runs_dir.resolve()
         self._budget_bytes = budget_bytes
@@ -133,7 +143,7 @@ class RunStore:
         """
         path = self.path_of(run_id)
         if path is None:
-            raise RunDirectoryError("there is no such run", where=run_id[:128])
+            raise RunDirectoryError(message("refused.no_such_run"), where=run_id[:128])
         with self._lock:
             loading = self._loading.setdefault(run_id, threading.Lock())
         with loading:
@@ -313,7 +323,7 @@ class RunStore:
                 self._loaded.move_to_end(run_id)
                 return kept
         if known.entry.state == "unreadable":
-            raise RunDirectoryError(known.entry.error)
+            raise known.refusal()
         return None
 
     def _analyse(
@@ -334,21 +344,22 @@ class RunStore:
                 is_anew=is_anew,
             )
         except MeshscopeError as error:
-            # Paths are shown from the folder on: the reader knows which folder it is.
-            failure = RunDirectoryError(str(error).replace(f"{self.root}/", ""))
+            failure = shown_from(error, self.root)
         except Exception as error:  # noqa: BLE001 - the log has it, the reader a sentence
             # One run must not take the list of all the others down.
             _LOG.exception("the analysis of %s failed", path)
             failure = RunDirectoryError(
-                f"the analysis failed with {type(error).__name__}",
+                message("refused.analysis_failed", kind=type(error).__name__),
                 where=run_id,
-                remedy="This is a defect of meshscope; the log of the dashboard has the details",
+                remedy=message("advice.defect_of_ours"),
             )
         else:
             self._keep(run, key, monotonic_s() - begun)
             return run
         with self._lock:
-            self._entries[run_id] = _Known(key, unreadable_entry(run_id, key[-1], str(failure)))
+            self._entries[run_id] = _Known(
+                key, unreadable_entry(run_id, key[-1], str(failure)), failure=failure
+            )
             self._loaded.pop(run_id, None)
         raise failure
 

@@ -11,7 +11,7 @@ import numpy as np
 from meshscope.analyze.findings.rules.grading import severity
 from meshscope.analyze.output.text.summaries import claim_of, none_slow
 from meshscope.analyze.scale.blocks import Blocks
-from meshscope.analyze.scale.outlook import outlook_of
+from meshscope.analyze.scale.first_answer import outlook_of
 from meshscope.analyze.scale.slow_ranks import FirstAnswer
 from meshscope.analyze.scale.store import FOLDER, Summaries, read_summaries
 from meshscope.probe.schema.errors import MeshscopeError

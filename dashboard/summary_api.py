@@ -11,6 +11,7 @@ from meshscope.analyze.output.export.csv import harmless
 from meshscope.analyze.output.export.summaries import slow_rank_table
 from meshscope.analyze.output.json.summaries import summaries_to_json
 from meshscope.probe.schema.errors import RunDirectoryError
+from meshscope.probe.schema.message import message
 
 from .store import RunStore
 from .summarised_run import SummarisedRun
@@ -64,8 +65,8 @@ def _run(store: RunStore, run_id: str) -> SummarisedRun:
     found = store.summarised(run_id)
     if found is None:
         raise RunDirectoryError(
-            "this run is not shown from summaries",
+            message("refused.not_from_summaries"),
             where=run_id[:128],
-            remedy="Ask for overview.json; for a large run, call meshscope summarize first",
+            remedy=message("advice.overview_json"),
         )
     return found

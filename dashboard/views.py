@@ -26,6 +26,7 @@ from meshscope.analyze.wording.command_line import command_line
 from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
 from meshscope.analyze.wording.message import NO_ERROR, error_to_json
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
+from meshscope.probe.schema.message import message
 
 from .loaded_run import LoadedRun, is_running, layout_words
 from .mesh import mesh_facets, rank_step_matrix
@@ -340,8 +341,8 @@ def comparison(store: RunStore, run: LoadedRun, state: ViewState) -> dict[str, A
         MeshscopeError: The address names no other run, or one of the two cannot be compared.
     """
     if state.before is None:
-        remedy = "Give the id of the run that came before, as in ?before=RUN"
-        raise ConfigError("names no run to compare with", where="before", remedy=remedy)
+        remedy = message("advice.before")
+        raise ConfigError(message("refused.no_run_to_compare"), where="before", remedy=remedy)
     changed = compare(store.get(state.before).side(), run.side())
     return {
         "run_id": run.run_id,

@@ -99,7 +99,7 @@ class CostMeter:
         """Take CPU time out of a border that nothing but a comparison needs."""
         self._border_ns -= taken_ns
 
-    def add_told(self, taken_ns: int) -> None:
+    def add_facts_time(self, taken_ns: int) -> None:
         """Add what it took to record what the training code tells; all such calls are timed."""
         self._border_ns += min(taken_ns, _MOST_NS)
 

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
+from meshscope.probe.schema.message import message
 
 from .config.checks import require
 from .config.config import TrainerConfig
@@ -113,9 +114,9 @@ def _check_out(settings: TrainerConfig, out: Path | None) -> None:
     """Refuse a run that is asked for files and has no folder for them."""
     require(
         out is not None or not settings.memory.account,
-        "is written into --out, which is not given",
+        message("refused.needs_out"),
         where="memory.account",
-        remedy="Add --out FOLDER, or set it to false",
+        remedy=message("advice.add_out"),
     )
 
 
@@ -148,9 +149,9 @@ def _simulate(settings: TrainerConfig, ranks: str) -> None:
         wanted = [int(rank) for rank in ranks.split(",")]
     except ValueError:
         raise ConfigError(
-            f"{ranks!r} is no list of ranks",
+            message("refused.no_ranks", ranks=ranks),
             where="--simulate-rank",
-            remedy="Write for example --simulate-rank 0,511",
+            remedy=message("advice.simulated_ranks"),
         ) from None
     from .simulation.simulation import check_simulation, simulate_rank
     from .simulation.text import simulation_text

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
+from meshscope.probe.schema.message import message
 
 
 class OutputError(MeshscopeError):
@@ -24,9 +25,9 @@ def start_file(path: Path, text: str = "") -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written ({error.strerror})",
+            message("refused.path_not_written", path=path, reason=error.strerror),
             where="--out",
-            remedy="Name a folder that every rank may write to",
+            remedy=message("advice.folder_of_every_rank"),
         ) from error
 
 
@@ -41,7 +42,7 @@ def written(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"{path} can no longer be written ({error.strerror})",
+            message("refused.no_longer_written", path=path, reason=error.strerror),
             where="--out",
-            remedy="Look at the free space and the limits of its folder",
+            remedy=message("advice.space_of_folder"),
         ) from error

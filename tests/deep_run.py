@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from meshscope.probe.recording.heads import collective_head, span_head
+from meshscope.probe.recording.record_heads import collective_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.deep_trace import TraceName, description_file, sealed_file
 from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory

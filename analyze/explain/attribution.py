@@ -25,7 +25,6 @@ from ..tables.results import Cause, WaitAccount
 from ..tables.trace import Trace
 from ..wording.limits import Limit
 from ..wording.message import message
-from .beside_data import Compared, beside_data
 from .causes import (
     SLOW_RANKS,
     Off,
@@ -66,6 +65,7 @@ from .replay.scenarios import replay_scenarios
 from .slow_ranks import DetectionResult
 from .slow_ranks.durations import own_durations
 from .slow_ranks.suspicion import detect_in, steps_of_slow
+from .slow_with_uneven_work import Compared, beside_data
 from .suspects import (
     arrives_late,
     beyond_chance,
@@ -155,7 +155,7 @@ def attribute(
     )
     if hidden or events.lonely_frac > MAX_LONELY:
         return found
-    expected, ranks = _told_apart(work, expected, ranks)
+    expected, ranks = _separated(work, expected, ranks)
     suspects = _suspects(trace, ranks, events, detection)
     wires = excess_of_program(trace, program)
     slow = SlowParts(with_rest(suspects, MAX_SUSPECTS), clocks, wires)
@@ -239,7 +239,7 @@ def _suspects(
     return with_experts(trace, suspects_of(trace, of_suspects(ranks, "excess_ns")), by_experts)
 
 
-def _told_apart(
+def _separated(
     work: Work, expected: Expected, ranks: pd.DataFrame
 ) -> tuple[Expected, pd.DataFrame]:
     """Return what is expected, and the table, with suspects compared with ranks that are none."""

@@ -1,1 +1,1 @@
-"""What is told: rules in the order in which to look at them, hangs and ends first."""
+"""What is reported: rules in the order in which to look at them, hangs and ends first."""

@@ -149,7 +149,7 @@ def finding_key(finding: Finding) -> tuple[str, str]:
 
 
 def _classes(before: Side, after: Side) -> pd.DataFrame:
-    is_alike = _told_apart(before) == _told_apart(after)
+    is_alike = _separated(before) == _separated(after)
     first, second = (_bars(side, as_shown=is_alike) for side in (before, after))
     ledgers = [side.diagnosis.ledger if is_alike else side.by_step for side in (before, after)]
     rows = [
@@ -165,7 +165,7 @@ def _classes(before: Side, after: Side) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _told_apart(side: Side) -> frozenset[str]:
+def _separated(side: Side) -> frozenset[str]:
     return _TOLD_APART & {bar.name for bar in side.diagnosis.waterfall}
 
 
@@ -266,7 +266,7 @@ def _differences(
 def _limits(before: Side, after: Side) -> Iterator[Limit]:
     if before.diagnosis.run.get("origin") != after.diagnosis.run.get("origin"):
         yield message("doubt.different_tools")
-    missing = _told_apart(before) ^ _told_apart(after)
+    missing = _separated(before) ^ _separated(after)
     if missing:
         names = [name.replace("_", " ") for name in sorted(missing)]
         yield message("scope.compute_as_a_whole", classes=names)

@@ -191,14 +191,15 @@ def _windows(trace: Trace) -> StepWindows:
     windows = step_windows(trace)
     if not windows.frame.empty and windows.step_time_ns > 0:
         return windows
-    what = "no step and no event was recorded"
+    what = message("refused.nothing_recorded")
     if len(trace.frame("step")):
-        what = f"no step was finished on every captured rank{_steps_of_ranks(trace)}"
+        what = message("refused.no_step_of_every_rank", of_ranks=_steps_of_ranks(trace))
     if not windows.frame.empty:
-        what = "the recorded steps have no length"
-    remedy = "Record at least one whole step, the same on every rank, then diagnose again"
+        what = message("refused.steps_without_length")
+    remedy = message("advice.whole_step_of_all")
     if trace.limits:
-        remedy = " ".join(["What was read:", *map(limit_text, trace.limits[:MOST_LIMITS_IN_ERROR])])
+        read = " ".join(map(limit_text, trace.limits[:MOST_LIMITS_IN_ERROR]))
+        remedy = message("advice.what_was_read", limits=read)
     raise NoStepsError(what, where=str(trace.path), remedy=remedy)
 
 

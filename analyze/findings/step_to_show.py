@@ -14,6 +14,7 @@ from ..explain.run_account import Account
 from ..tables.results import Finding, Where
 from ..tables.trace import Trace
 from ..wording.labels import place_words
+from ..wording.message import message
 from ..wording.words import counted
 from .ordered import find
 from .rules.ended import how_it_ended
@@ -67,27 +68,31 @@ def not_analysed(account: Account, step: int) -> MeshscopeError:
     """Return why a step has no path: it never ended, it is left out, or it is not there."""
     trace, steps = account.trace, account.windows.steps
     where = str(trace.path)
-    analysed = f"Analysed steps: {steps[0]}..{steps[-1]}"
+    analysed = message("advice.analysed_steps", first=steps[0], last=steps[-1])
     if not account.windows.has_marks:
-        return MeshscopeError("no step marks: the whole capture is one window", where=where)
+        return MeshscopeError(message("refused.no_step_marks"), where=where)
     ended = trace.frame("step")
     ended_on = ended.loc[ended["step"] == step, "rank"].nunique()
     if ended_on == len(trace.ranks):
         return MeshscopeError(
-            f"step {step} is left out of the account",
+            message("refused.step_left_out", step=step),
             where=where,
-            remedy=f"{analysed}. diagnose says which are left out, and why",
+            remedy=message("advice.left_out_steps", analysed=analysed),
         )
     begun_on = _begun_on(trace, step)
     if not begun_on:
-        what = f"step {step} is not among the analysed steps"
-        return MeshscopeError(what, where=where, remedy=analysed)
-    ranks = counted(len(trace.ranks), "captured rank")
-    ends = f"ended on {ended_on} of" if ended_on else "on none of"
-    what = f"step {step} {'' if ended_on else 'ended '}{ends} {ranks}: it has no length and no path"
+        return MeshscopeError(
+            message("refused.step_not_analysed", step=step), where=where, remedy=analysed
+        )
+    ranks = len(trace.ranks)
+    what = message("refused.step_ended_on_none", step=step, ranks=ranks)
+    if ended_on:
+        what = message("refused.step_ended_on_some", step=step, ended_on=ended_on, ranks=ranks)
     hang = next(how_it_ended(trace, account.windows.step_time_ns), None)
-    known = f"{hang.claim}; diagnose says where they waited. " if hang is not None else ""
-    return MeshscopeError(what, where=where, remedy=known + analysed)
+    if hang is None:
+        return MeshscopeError(what, where=where, remedy=analysed)
+    known = message("advice.hang_and_steps", hang=hang.claim, analysed=analysed)
+    return MeshscopeError(what, where=where, remedy=known)
 
 
 def _begun_on(trace: Trace, step: int) -> int:

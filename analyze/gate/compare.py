@@ -15,7 +15,7 @@ from .counts_check import count_checks
 from .facts import Baseline, RunFacts
 from .judge import STEP, Compared, default_margin, judge, logs, undecided
 from .loaded import LoadedRun, common_counts, facts_of, has_times, require_steps, time_limits
-from .moved import class_rows, stage_rows
+from .moved_time import class_rows, stage_rows
 from .paired import Look, paired_check
 from .results import Check, GateResult, Reason, Verdict
 from .setup import COUNTED, different, hides_work

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import log1p, sqrt
 
+from .alpha_spending import levels, looks
 from .interval import LEAST_SPREAD, Change, Estimate
 from .judge import ERROR, MOST_RUNS, Compared, checked
 from .results import Check, Reason, Verdict
-from .spending import levels, looks
 from .student import quantile
 
 PAIRED_ERROR = 0.8 * ERROR

@@ -10,7 +10,7 @@ from meshscope.probe.schema.listing import listed
 from ..wording.message import Message, message
 from .counts_check import PREFIX
 from .judge import STEP
-from .moved import REST
+from .moved_time import REST
 from .results import Check, GateResult, Moved, Reason, Verdict
 
 _LEAST_OF_STAGE = 0.005

@@ -1,1 +1,1 @@
-"""From what the user points at to a capture: formats told apart, read once, kept."""
+"""From what the user points at to a capture: formats recognised, read once, kept."""

@@ -15,6 +15,7 @@ from meshscope.probe.schema.errors import ConfigError
 
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.part import StepRange
+from ..wording.message import message
 from .blocks import Blocks
 from .slow_ranks import FirstAnswer
 
@@ -82,9 +83,9 @@ def require_room(chosen: AccountSteps | None, limit_bytes: float) -> None:
     if chosen is not None and chosen.rows > rows_in(limit_bytes):
         least = math.ceil((ACCOUNT_BYTES + chosen.rows * ACCOUNT_ROW_BYTES) / 1e8) * 100
         raise ConfigError(
-            f"one step has {chosen.rows:,} records, and its account needs more memory",
+            message("refused.step_needs_memory", rows=chosen.rows),
             where="--memory-limit",
-            remedy=f"Give at least {least}MB",
+            remedy=message("advice.memory_limit", least=least),
         )
 
 

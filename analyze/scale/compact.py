@@ -98,9 +98,9 @@ def compact(
     ranks = ranks_of_run(run)
     if not is_ingested(run):
         raise ConfigError(
-            "the probe recorded this run, and the files of its ranks are the record itself",
+            message("refused.recorded_by_probe"),
             where=str(run),
-            remedy="Leave it as it is: meshscope ingest RUN keeps its tables beside it, once it is closed",
+            remedy=message("advice.leave_as_it_is"),
         )
     folder = run.resolve() / FOLDER
     if steps is not None:
@@ -146,16 +146,16 @@ def _require_some(folder: Path, steps: StepRange) -> None:
     bounds = [own for file in files for own in step_bounds(pq.read_metadata(file))]
     if not bounds:
         raise ConfigError(
-            "no ends of steps were recorded, so none can be kept",
+            message("refused.no_ends_to_keep"),
             where="--keep-steps",
-            remedy="Leave it out: nothing is removed then",
+            remedy=message("advice.no_keep_steps"),
         )
     if not any(first <= steps.last and last >= steps.first for first, last in bounds):
         first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
         raise ConfigError(
-            f"the run has none of the steps {steps.text}: nothing was removed",
+            message("refused.none_of_steps", steps=steps.text),
             where="--keep-steps",
-            remedy=f"Its steps: {first}..{last}",
+            remedy=message("advice.steps_of_run", first=first, last=last),
         )
 
 

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 
 from ..tables.processes import WorkerDied, map_in_processes, report_bytes
+from ..wording.message import message
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -73,9 +74,9 @@ class LocalProcesses:
         for item, result in zip(items, found, strict=True):
             if isinstance(result, WorkerDied):
                 raise LostWorkError(
-                    "its process was killed twice",
+                    message("refused.killed_twice"),
                     where=str(item),
-                    remedy="Memory may be short: try fewer --workers",
+                    remedy=message("advice.fewer_workers"),
                 )
             if isinstance(result, MeshscopeError):
                 raise result
@@ -107,9 +108,9 @@ class DaskCluster:
             client = Client(self._address, set_as_default=False, timeout=_CONNECT_S)
         except (OSError, TimeoutError, ValueError) as error:
             raise ConfigError(
-                f"no Dask scheduler answers ({error})",
+                message("refused.no_dask_scheduler", error=error),
                 where=self._address,
-                remedy="Start one with: dask scheduler, and give its address",
+                remedy=message("advice.start_dask"),
             ) from error
         with client:
             futures = client.map(function, list(items), pure=False)
@@ -119,9 +120,9 @@ class DaskCluster:
                 yield from client.gather(futures)
             except KilledWorker as error:
                 raise LostWorkError(
-                    "the workers that had a part of the run were killed",
+                    message("refused.workers_killed"),
                     where=self._address,
-                    remedy="Memory may be short: give workers more, or start fewer a machine",
+                    remedy=message("advice.workers_with_more_memory"),
                 ) from error
             finally:
                 client.cancel(futures)

@@ -35,6 +35,7 @@ from ..tables.parquet_file import to_read, to_write
 from ..tables.segment_files import read_list
 from ..tables.table_folder import FOLDER as TABLES_FOLDER
 from ..tables.table_folder import drafted
+from ..wording.message import message
 from .summary import SCHEMA, summarise
 
 SUMMARY_VERSION = 1
@@ -107,7 +108,7 @@ def segments_of(run: Path, folder: Path, limit_bytes: float | None = None) -> li
     """
     ranks = ranks_of_run(run)
     if not ranks:
-        raise RunDirectoryError("no rank has recorded anything", where=str(run))
+        raise RunDirectoryError(message("refused.no_rank_recorded"), where=str(run))
     return [
         Segment(run, folder, ranks[first : first + SEGMENT_RANKS], limit_bytes)
         for first in range(0, len(ranks), SEGMENT_RANKS)

@@ -23,12 +23,12 @@ from ..tables.arrays import BoolArray, FloatArray, IntArray
 from ..wording.limits import Limit
 from ..wording.message import message
 from .dense import COMPUTED, Dense
-from .followed import followed
 from .outline import Outline
-from .price import Price, Slowdown, Whole, price_of
+from .ranks_to_follow import followed
+from .slow_rank_cost import Price, Slowdown, Whole, price_of
 from .store import Summaries
 from .summary import OWN_WORK
-from .survey import SURVEY_ROW_BYTES, Survey, survey_of, tells_work
+from .survey import SURVEY_ROW_BYTES, Survey, knows_work, survey_of
 
 COLUMNS = (
     "rank",
@@ -106,7 +106,7 @@ def answer_of(
         RunDirectoryError: A file of the summaries cannot be read.
     """
     layout = summaries.outline.layout
-    chosen = followed(survey, layout, tells_work=tells_work(summaries))
+    chosen = followed(survey, layout, knows_work=knows_work(summaries))
     cube = cube_of(tuple(survey.ranks[chosen].tolist()), layout)
     survey = survey.thinned(_every(survey, cube, limit_bytes))
     ranks = None if chosen.all() else survey.ranks[chosen].tolist()
@@ -165,8 +165,8 @@ def _grid(table: Dense, layout: ParallelLayout | None) -> DenseGrid:
     kinds = [(name, value) for name, value in kinds if (value > 0).any()]
     if not kinds:
         raise TraceFormatError(
-            "no forward or backward pass was recorded, so nobody's own work is known",
-            remedy="Record passes: the level stages or above sees them, if the training code marks them",
+            message("refused.no_own_work"),
+            remedy=message("advice.record_passes"),
         )
     return DenseGrid.of(
         cube_of(tuple(table.ranks.tolist()), layout),

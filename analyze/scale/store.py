@@ -21,6 +21,7 @@ from meshscope.probe.schema.manifest import (
 )
 
 from ..tables.parquet_file import to_read
+from ..wording.message import message
 from .executors import Executor
 from .outline import Outline, outline_of
 from .segments import SUMMARY_VERSION, SegmentFacts, segments_of, write_segment
@@ -160,7 +161,9 @@ def read_summaries(run: Path, folder: Path | None = None) -> Summaries:
     manifest = read_json(folder / MANIFEST_NAME)
     try:
         if manifest["version"] != SUMMARY_VERSION:
-            raise ConfigError(f"version {manifest['version']!r} is not {SUMMARY_VERSION}")
+            raise ConfigError(
+                message("refused.summary_version", found=manifest["version"], known=SUMMARY_VERSION)
+            )
         layout = manifest["layout"]
         return Summaries(
             run=run,
@@ -174,9 +177,9 @@ def read_summaries(run: Path, folder: Path | None = None) -> Summaries:
         )
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunDirectoryError(
-            f"the manifest of the summaries cannot be used ({error})",
+            message("refused.summary_manifest", error=error),
             where=str(folder / MANIFEST_NAME),
-            remedy="Make them again: meshscope summarize RUN",
+            remedy=message("advice.summarize_again"),
         ) from error
 
 
@@ -242,9 +245,9 @@ def _read(file: Path, columns: Sequence[str], *, zeros: bool) -> pa.Table:
             return opened.read(columns=held, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise RunDirectoryError(
-            f"the summaries cannot be read ({str(error).rstrip('.')})",
+            message("refused.summaries_unreadable", reason=str(error).rstrip(".")),
             where=str(file),
-            remedy="Make them again: meshscope summarize RUN",
+            remedy=message("advice.summarize_again"),
         ) from error
 
 

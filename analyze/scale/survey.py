@@ -16,6 +16,7 @@ from meshscope.probe.schema.terms import Axis
 
 from ..align.steps.microbatch_work import FEATURES
 from ..tables.arrays import BoolArray, FloatArray, IntArray
+from ..wording.message import message
 from .rows import Rows, joined
 from .store import Summaries
 from .summary import OWN_WORK
@@ -79,7 +80,7 @@ def survey_of(summaries: Summaries, every: int = 1) -> Survey:
     return looking.survey(str(summaries.run))
 
 
-def tells_work(summaries: Summaries) -> bool:
+def knows_work(summaries: Summaries) -> bool:
     """Return whether some rank recorded the work of a step.
 
     Raises:
@@ -160,9 +161,9 @@ class Looking:
             steps = np.intersect1d(steps, part.steps, assume_unique=True)
         if not len(steps):
             raise TraceFormatError(
-                "no step was finished by all ranks",
+                message("refused.no_step_of_all_ranks"),
                 where=where,
-                remedy="Look at how it ended: meshscope diagnose RUN",
+                remedy=message("advice.how_it_ended"),
             )
         ranks = np.concatenate([part.ranks for part in parts])
         at = [part.held(steps) for part in parts]

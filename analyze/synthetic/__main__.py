@@ -17,6 +17,7 @@ from meshscope.probe.schema.terms import ScheduleKind
 from ..scale.executors import Executor, executor_of
 from ..tables.segment_files import SEGMENT_RANKS, read_list
 from ..tables.table_folder import FOLDER, read_folder
+from ..wording.message import message
 from .faults import FaultKind, parse_fault
 from .job import Costs, SyntheticJob
 from .record import record
@@ -49,9 +50,9 @@ def parse_layout(text: str) -> ParallelLayout:
             sizes[name] = int(part.removeprefix(name))
         else:
             raise ConfigError(
-                f"{part!r} is no axis with a size",
+                message("refused.no_axis_size", part=part),
                 where="layout",
-                remedy="Write it like tp8,pp16,dp128",
+                remedy=message("advice.axis_sizes"),
             )
     return ParallelLayout.from_json(sizes)
 
@@ -70,10 +71,14 @@ def parse_costs(texts: list[str]) -> Costs:
             values[known[name]] = round(float(value) * 1e6)
         except KeyError:
             raise ConfigError(
-                f"{name!r} is no cost", where="cost", remedy=f"Choose {', '.join(known)}"
+                message("refused.no_cost", name=name),
+                where="cost",
+                remedy=message("advice.choose", known=list(known)),
             ) from None
         except ValueError:
-            raise ConfigError(f"{value!r} is no number of ms", where=f"cost {name}") from None
+            raise ConfigError(
+                message("refused.no_number_of_ms", value=value), where=f"cost {name}"
+            ) from None
     return Costs(**values)
 
 
@@ -159,7 +164,7 @@ def _integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if part)
     except ValueError:
-        raise ConfigError(f"{text!r} is no list of layers", where="layers") from None
+        raise ConfigError(message("refused.no_layers", text=text), where="layers") from None
 
 
 def run() -> None:

@@ -11,6 +11,8 @@ from enum import StrEnum
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ..wording.message import message
+
 NS_PER_MS = 1e6
 
 
@@ -134,19 +136,25 @@ class Fault:
         given = {f.name for f in fields(self) if getattr(self, f.name) is not None} - {"kind"}
         required, optional = _REQUIRED[self.kind], _OPTIONAL[self.kind]
         if missing := sorted(required - given):
-            raise ConfigError(f"{', '.join(missing)} must be given", where=f"fault {self.kind}")
+            raise ConfigError(
+                message("refused.must_be_given", names=missing), where=f"fault {self.kind}"
+            )
         if unknown := sorted(given - required - optional):
             raise ConfigError(
-                f"{', '.join(unknown)} does not apply",
+                message("refused.does_not_apply", names=unknown),
                 where=f"fault {self.kind}",
-                remedy=f"It takes {', '.join(sorted(required | optional))}",
+                remedy=message("advice.takes", known=sorted(required | optional)),
             )
         positive = {"factor": self.factor, "every": self.every}
         if wrong := [name for name, value in positive.items() if value is not None and value <= 0]:
-            raise ConfigError(f"{wrong[0]} must be above 0", where=f"fault {self.kind}")
+            raise ConfigError(
+                message("refused.not_above_0", name=wrong[0]), where=f"fault {self.kind}"
+            )
         least = {"extra_ms": self.extra_ms, "cv": self.cv, "chance": self.chance}
         if wrong := [name for name, value in least.items() if value is not None and value < 0]:
-            raise ConfigError(f"{wrong[0]} must not be negative", where=f"fault {self.kind}")
+            raise ConfigError(
+                message("refused.negative", name=wrong[0]), where=f"fault {self.kind}"
+            )
 
     @property
     def extra_ns(self) -> int:
@@ -184,18 +192,22 @@ def parse_fault(text: str) -> Fault:
     kind, _, rest = text.partition(":")
     if kind not in set(FaultKind):
         raise ConfigError(
-            f"{kind!r} is no kind of fault", where="fault", remedy=f"Choose {', '.join(FaultKind)}"
+            message("refused.no_kind_of_fault", kind=kind),
+            where="fault",
+            remedy=message("advice.choose", known=list(FaultKind)),
         )
     values: dict[str, str | int | float] = {}
     known = {f.name for f in fields(Fault)} - {"kind"}
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
         if key not in known:
-            raise ConfigError(f"{key!r} is no key", where=f"fault {kind}")
+            raise ConfigError(message("refused.no_key", key=key), where=f"fault {kind}")
         try:
             values[key] = value if key == "axis" else _number(key, value)
         except ValueError:
-            raise ConfigError(f"{key}={value!r} is no number", where=f"fault {kind}") from None
+            raise ConfigError(
+                message("refused.no_number_of_key", key=key, value=value), where=f"fault {kind}"
+            ) from None
     return Fault(kind=FaultKind(kind), **values)  # type: ignore[arg-type]
 
 

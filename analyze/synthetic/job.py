@@ -10,6 +10,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 
+from ..wording.message import message
 from .faults import Fault, FaultKind
 
 INNER_AXES = ("cp", "ep", "tp")
@@ -80,21 +81,23 @@ class SyntheticJob:
         least |= {"sample_interval_ns": 0}
         for name, minimum in least.items():
             if getattr(self, name) < minimum:
-                raise ConfigError(f"must be at least {minimum}", where=f"job.{name}")
+                raise ConfigError(
+                    message("refused.below_least", least=minimum), where=f"job.{name}"
+                )
         if self.jitter_cv < 0 or self.wire_cv < 0:
-            raise ConfigError("a variation must not be negative", where="job.jitter_cv")
+            raise ConfigError(message("refused.negative_variation"), where="job.jitter_cv")
         if min(asdict(self.costs).values()) < 0:
-            raise ConfigError("a duration must not be negative", where="job.costs")
+            raise ConfigError(message("refused.negative_duration"), where="job.costs")
         if self.layers and len(self.layers) != self.stages:
             raise ConfigError(
-                f"{len(self.layers)} stages are given, the job has {self.stages}",
+                message("refused.stages_of_job", count=len(self.layers), stages=self.stages),
                 where="job.layers",
             )
         if self.layout.dp % self.layout.ep:
             raise ConfigError(
-                f"ep {self.layout.ep} does not divide dp {self.layout.dp}",
+                message("refused.ep_over_dp", ep=self.layout.ep, dp=self.layout.dp),
                 where="job.layout",
-                remedy="A synthetic job has its expert groups along dp",
+                remedy=message("advice.experts_along_dp"),
             )
         for fault in self.faults:
             self._check_place(fault)
@@ -140,6 +143,11 @@ class SyntheticJob:
         for name, limit in limits.items():
             value = getattr(fault, name)
             if value is not None and not 0 <= value < limit:
-                raise ConfigError(f"{name} is outside 0..{limit - 1}", where=f"fault {fault.kind}")
+                raise ConfigError(
+                    message("refused.outside_range", name=name, last=limit - 1),
+                    where=f"fault {fault.kind}",
+                )
         if fault.axis is not None and fault.axis not in ("tp", "pp", "dp", "cp", "ep"):
-            raise ConfigError(f"{fault.axis!r} is no axis", where=f"fault {fault.kind}")
+            raise ConfigError(
+                message("refused.not_an_axis", axis=fault.axis), where=f"fault {fault.kind}"
+            )

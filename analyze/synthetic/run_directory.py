@@ -13,6 +13,7 @@ from ..align.clocks.alignment import align
 from ..load.ingested import find_ingested, write_ingested
 from ..tables.table_folder import drafted
 from ..tables.trace import Trace
+from ..wording.message import message
 from .faults import FaultKind
 from .job import SyntheticJob
 from .truth import Truth
@@ -47,7 +48,9 @@ def drafted_job(job: SyntheticJob, truth: Truth | None, runs_dir: Path) -> Itera
     known = find_ingested(runs_dir, job.key())
     if known is not None:
         raise ConfigError(
-            "the job was written before", where=str(known), remedy="Use it, or remove it first"
+            message("refused.written_before"),
+            where=str(known),
+            remedy=message("advice.use_or_remove"),
         )
     with drafted(runs_dir) as draft:
         write_json(draft / JOB_NAME, job.to_json())

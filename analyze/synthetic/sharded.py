@@ -33,6 +33,7 @@ from ..tables.segment_files import (
     write_segment_file,
 )
 from ..tables.table_folder import FOLDER
+from ..wording.message import message
 from .faults import FaultKind
 from .job import SyntheticJob
 from .record import records_of, without_records
@@ -105,9 +106,9 @@ def write_sharded_run(
     """
     if not can_be_sharded(job):
         raise ConfigError(
-            "clock skew, hangs and samples of devices need the whole capture in memory",
+            message("refused.needs_whole_capture"),
             where="job",
-            remedy="Write it with write_run, of fewer steps",
+            remedy=message("advice.write_run"),
         )
     simulation = make_simulation(job)
     bare = without_records(simulation)

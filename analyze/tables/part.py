@@ -67,15 +67,15 @@ def of_steps(trace: Trace, steps: StepRange) -> Trace:
     known = trace.frame("step")["step"]
     if known.empty:
         raise ConfigError(
-            "no ends of steps were recorded, so none can be chosen",
+            message("refused.no_ends_to_choose"),
             where="--steps",
-            remedy="Leave it out",
+            remedy=message("advice.leave_it_out"),
         )
     if not known.between(*steps).any():
         raise ConfigError(
-            f"there is no step {steps.text} in the capture, which has {known.min()}:{known.max()}",
+            message("refused.no_such_steps", steps=steps.text, first=known.min(), last=known.max()),
             where="--steps",
-            remedy="Choose some of these; both ends are included",
+            remedy=message("advice.some_of_these"),
         )
 
     def chosen(_rank: int, table: pa.Table) -> pa.Table:
@@ -106,7 +106,7 @@ def of_steps(trace: Trace, steps: StepRange) -> Trace:
 
 def _unclear(text: str, option: str) -> ConfigError:
     return ConfigError(
-        f"{text!r} names no steps",
+        message("refused.names_no_steps", text=text),
         where=option,
-        remedy="Give the first and the last one, as in 3000:4000, or only one of them, as in 3000: or :500",
+        remedy=message("advice.first_and_last_step"),
     )

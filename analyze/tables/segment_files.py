@@ -22,6 +22,7 @@ from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.manifest import read_json, write_json
 
 from ..wording.limits import Limit, keep_limits, kept_limits
+from ..wording.message import message
 from .stored_tables import STORED, write_table
 
 SEGMENTS_NAME = "segments.json"
@@ -180,9 +181,9 @@ def read_list(folder: Path) -> SegmentList:
         return SegmentList(tables=tables, limits=kept_limits(content), generation=generation)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunDirectoryError(
-            f"the list of segments cannot be used ({type(error).__name__}: {error})",
+            message("refused.list_of_segments", kind=type(error).__name__, error=error),
             where=str(place),
-            remedy="Remove the run and ingest its source again",
+            remedy=message("advice.ingest_source_again"),
         ) from error
 
 

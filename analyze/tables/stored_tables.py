@@ -21,6 +21,7 @@ from meshscope.probe.schema.columns import TableSpec
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.tables import TABLES
 
+from ..wording.message import message
 from .parquet_file import to_read, to_write
 
 STORED = ("kernel", "op", "runtime_call", "annotation", "python_call")
@@ -273,9 +274,9 @@ def _row_count(file: Path) -> int:
 
 def _damaged(file: Path, error: Exception) -> RunDirectoryError:
     return RunDirectoryError(
-        f"the table {file.parent.name} is damaged ({str(error).rstrip('.')})",
+        message("refused.damaged_table", table=file.parent.name, reason=str(error).rstrip(".")),
         where=str(file),
-        remedy="Remove the run and ingest its source again",
+        remedy=message("advice.ingest_source_again"),
     )
 
 

@@ -6,30 +6,25 @@ edits a sentence afterwards.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any, TypeAlias
 
+from meshscope.probe.schema import message as errors
 from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.sentences import error_sentences, sentences
 
 from .quantities import QuantityFormatter
 
-CATALOGUE = ("catalogue.toml", "limits.toml", "errors.toml")
-"""Files of sentences; no part is in two of them."""
+CATALOGUE = ("catalogue.toml", "limits.toml")
+"""Files of sentences beside those of errors; no part is in two of them."""
 _FORMATTER = QuantityFormatter()
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """One sentence as data; ``str()`` gives its text."""
-
-    code: str
-    """Where its sentence stands in the catalogue: ``jitter.claim``."""
-    values: Mapping[str, Any]
-    """What the sentence names: numbers in SI units or ns, ranks, names, other messages."""
+class Message(errors.Message):
+    """A sentence of the analyses, whose values have more forms: units, places, plurals."""
 
     def __str__(self) -> str:
         return _FORMATTER.vformat(template(self.code), (), self.values)
@@ -56,18 +51,13 @@ def template(code: str) -> str:
 @cache
 def catalogue() -> dict[str, str]:
     """Return every sentence by its code."""
-    folder = files(__package__)
-    return {
-        f"{part}.{name}": sentence
-        for file in CATALOGUE
-        for part, sentences in tomllib.loads(
-            folder.joinpath(file).read_text(encoding="utf-8")
-        ).items()
-        for name, sentence in sentences.items()
-    }
+    found = dict(error_sentences())
+    for file in CATALOGUE:
+        found |= sentences(__package__, file)
+    return found
 
 
-def message_to_json(text: Text) -> dict[str, Any] | None:
+def message_to_json(text: errors.Message | str) -> dict[str, Any] | None:
     """Return code and values; None of what is a text from outside."""
     if isinstance(text, str):
         return None
@@ -90,7 +80,7 @@ def error_to_json(error: MeshscopeError) -> dict[str, Any]:
 
 
 def _plain_text(said: object) -> dict[str, Any] | None:
-    return message_to_json(said) if isinstance(said, Message) else None
+    return message_to_json(said) if isinstance(said, errors.Message) else None
 
 
 def message_from_json(said: Mapping[str, Any]) -> Message:
@@ -113,7 +103,7 @@ def _value(kept: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it."""
-    if isinstance(value, Message):
+    if isinstance(value, errors.Message):
         return message_to_json(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}

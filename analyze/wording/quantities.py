@@ -31,10 +31,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import isfinite
-from string import Formatter
 from typing import Any
 
 from meshscope.probe.schema.listing import MOST_LISTED, listed
+from meshscope.probe.schema.sentences import FORMS, SentenceFormatter, number
 
 from .labels import axis_label, class_label, place_words, rank_words
 from .words import capitalised, counted, joined
@@ -113,15 +113,6 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f} x" if isfinite(ratio) else "unknown"
 
 
-def number(value: float) -> str:
-    """Return a number with separators of thousands; a whole one without a point.
-
-    >>> number(16384), number(2.5)
-    ('16,384', '2.5')
-    """
-    return f"{value:,.{0 if float(value).is_integer() else 1}f}" if isfinite(value) else "unknown"
-
-
 def steps(ranges: Sequence[Any]) -> str:
     """Return steps: a first and a last one, or several such pairs.
 
@@ -148,10 +139,6 @@ def names(items: Iterable[Any], word: str = "and") -> str:
 def _sentences(items: Iterable[Any]) -> str:
     """Return sentences one behind the other, each but the last with its full stop."""
     return ". ".join(str(item).removesuffix(".") for item in items)
-
-
-def _short(value: float) -> str:
-    return f"{value:.4g}"
 
 
 def _tflops(rate_flops: float) -> str:
@@ -181,14 +168,6 @@ def _ms3(time_ns: float) -> str:
 def _change2(share: float) -> str:
     text = percent_change(share, 2)
     return "0.00 %" if text in ("+0.00 %", "-0.00 %") else text
-
-
-def _cut(text: str) -> str:
-    return text[:60]
-
-
-def _series(items: Iterable[Any]) -> str:
-    return "; ".join(map(str, items))
 
 
 def _ranks(value: Any) -> str:
@@ -242,6 +221,7 @@ def _unsigned_zero(value: float) -> float:
 
 
 _FORMS: dict[str, Callable[[Any], str]] = {
+    **FORMS,
     "percent": percent,
     "percent2": partial(percent, places=2),
     "time": duration,
@@ -249,7 +229,6 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "rate": rate,
     "times": times,
     "clock": clock,
-    "number": number,
     "steps": steps,
     "list": names,
     "choice": partial(names, word="or"),
@@ -263,11 +242,8 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "words": _words,
     "Words": _capital_words,
     "capitalised": _capital_text,
-    "series": _series,
-    "short": _short,
     "tflops": _tflops,
     "sentences": _sentences,
-    "all": ", ".join,
     "mib": _mib,
     "gb": _gb,
     "gb2": partial(_gb, places=2),
@@ -276,12 +252,11 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "ms": _ms,
     "ms3": _ms3,
     "change2": _change2,
-    "cut": _cut,
     "percent0": partial(percent, places=0),
 }
 
 
-class QuantityFormatter(Formatter):
+class QuantityFormatter(SentenceFormatter):
     """Fills the braces of a sentence by the forms of this module."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -297,6 +272,4 @@ class QuantityFormatter(Formatter):
         if (make := _FORMS.get(form.removeprefix("+"))) is not None:
             text = make(value)
             return f"+{text}" if sign and text[0].isdigit() and value > 0 else text
-        if format_spec:
-            raise ValueError(f"no form is called {format_spec!r}")
-        return str(value)
+        return super().format_field(value, format_spec)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..clock import now_ns
 from ..job.kill_switch import has_disable_file
-from .doors import Doors
+from .agent_sockets import Doors
 from .host import HostReader
 from .host_directory import HostDirectory
 from .local_ranks import FlopsOfRun, LiveFigures, LocalRanks

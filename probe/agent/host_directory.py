@@ -30,6 +30,7 @@ from ..schema.manifest import (
     read_json,
     write_json,
 )
+from ..schema.message import message
 from ..schema.tables import FORMAT_VERSION
 
 LOCK_NAME = "agent.lock"
@@ -173,7 +174,7 @@ def _taken(run_path: Path, host: str, boot: str | None) -> tuple[Path, int]:
             if path == plain and len(holder) == 2 and holder[1] != (boot or "boot"):
                 continue
             raise AgentRunningError(
-                f"an agent (process {holder[0] if holder else 'unknown'}) samples this node already",
+                message("refused.agent_runs_already", pid=holder[0] if holder else "unknown"),
                 where=str(path),
             ) from None
         os.ftruncate(lock, 0)
@@ -189,15 +190,15 @@ def _check_private(path: Path) -> None:
         ConfigError: It is.
     """
     found = path.lstat()
-    problem = ""
+    problem = None
     if not stat.S_ISDIR(found.st_mode):
-        problem = "is no directory"
+        problem = message("refused.no_directory")
     elif found.st_uid != os.geteuid():
-        problem = "belongs to another user"
+        problem = message("refused.other_user")
     elif stat.S_IMODE(found.st_mode) & ~DIRECTORY_MODE:
-        problem = "is open to other users"
-    if problem:
-        raise ConfigError(problem, where=str(path), remedy="Remove it, or make it private (0700)")
+        problem = message("refused.open_to_others")
+    if problem is not None:
+        raise ConfigError(problem, where=str(path), remedy=message("advice.make_private"))
 
 
 def _agents_before(path: Path) -> list[dict[str, Any]]:
@@ -211,7 +212,7 @@ def _agents_before(path: Path) -> list[dict[str, Any]]:
     except RunDirectoryError:
         return []
     if old.get("format_version") != FORMAT_VERSION:
-        raise MeshscopeError("was written by another version", where=str(path / MANIFEST_NAME))
+        raise MeshscopeError(message("refused.other_version"), where=str(path / MANIFEST_NAME))
     before = old.get("agents_before")
     kept = (
         [entry for entry in before if isinstance(entry, dict)] if isinstance(before, list) else []

@@ -16,6 +16,7 @@ from pathlib import Path
 from ..clock import now_ns
 from ..control.server import peer_of
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from .metrics import CONTENT_TYPE
 
 LOOPBACK = "127.0.0.1"
@@ -125,7 +126,9 @@ def loopback_listener(port: int) -> socket.socket:
         listening.close()
         reason = error.strerror if isinstance(error, OSError) else "there is no such port"
         raise ConfigError(
-            f"cannot be served: {reason}", where=f"port {port}", remedy="Choose another port"
+            message("refused.not_served", reason=reason),
+            where=f"port {port}",
+            remedy=message("advice.other_port"),
         ) from error
     return listening
 

@@ -12,6 +12,7 @@ from typing import IO
 from ..clock import now_ns
 from ..schema.errors import ConfigError, SegmentError
 from ..schema.manifest import create_file
+from ..schema.message import message
 from ..schema.reading import open_file
 from .readings import MOST_BYTES, Reading, ReadingError, ReplayEnded, reading_from_json
 
@@ -36,7 +37,11 @@ class RecordingWriter:
         try:
             descriptor = create_file(path)
         except FileExistsError:
-            raise ConfigError("exists already", where=str(path), remedy="Name a new file") from None
+            raise ConfigError(
+                message("refused.exists_already"),
+                where=str(path),
+                remedy=message("advice.new_file"),
+            ) from None
         self._raw = open(descriptor, "wb")  # noqa: SIM115 - closed in close()
         self._file = gzip.GzipFile(fileobj=self._raw, mode="wb", mtime=0)
         self._file.write(json.dumps({"format": FORMAT}).encode() + b"\n")
@@ -114,7 +119,7 @@ def _readings(file: IO[bytes], path: Path, name: str | None) -> Iterator[Reading
         try:
             head = lines.readline(MOST_BYTES)
             if json.loads(head or b"null") != {"format": FORMAT}:
-                raise SegmentError("is no recording of readings", where=str(path))
+                raise SegmentError(message("refused.no_readings"), where=str(path))
             while line := lines.readline(MOST_BYTES + 1):
                 reading = reading_from_json(line)
                 if name in (None, reading.source):
@@ -122,6 +127,6 @@ def _readings(file: IO[bytes], path: Path, name: str | None) -> Iterator[Reading
         except EOFError:
             return
         except gzip.BadGzipFile as error:
-            raise SegmentError("is no recording of readings", where=str(path)) from error
+            raise SegmentError(message("refused.no_readings"), where=str(path)) from error
         except (ReadingError, ValueError, OSError, zlib.error) as error:
-            raise SegmentError(f"is damaged: {error}", where=str(path)) from error
+            raise SegmentError(message("refused.damaged", error=error), where=str(path)) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..schema.errors import SegmentError
+from ..schema.message import message
 from ..schema.reading import open_file
 from ..schema.ring import HEADER_BYTES, RingHeader
 from ..schema.slots import FIRST_SEQ, SLOT_BYTES, committed, slot_dtype, split_records
@@ -47,7 +48,7 @@ class RingTail:
             self._header = RingHeader.unpack(self._file.read(HEADER_BYTES), str(path))
             count = self._header.slot_count
             if count < 1 or count & (count - 1) or self._header.slot_bytes != SLOT_BYTES:
-                raise SegmentError("the ring header is damaged", where=str(path))
+                raise SegmentError(message("refused.damaged_ring"), where=str(path))
         except BaseException:
             self._file.close()
             raise

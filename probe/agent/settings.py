@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..recording.segment_series import SeriesBounds
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from .host import PROC
 from .links import SYSFS
 
@@ -57,7 +58,7 @@ class AgentSettings:
             value = getattr(self, name)
             if value is not None and not least <= value < math.inf:
                 raise ConfigError(
-                    f"must be a number of at least {least:g}", where=name.removesuffix("_s")
+                    message("refused.no_number_from", least=least), where=name.removesuffix("_s")
                 )
 
 

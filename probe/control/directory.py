@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..schema.errors import ConfigError
+from ..schema.message import message
 
 MOST_PATH_BYTES = 107
 """Longest path of a Unix socket, without the zero byte at its end."""
@@ -75,7 +76,7 @@ def make_directory(
         path = base / name
         try:
             if len(os.fsencode(path)) + 1 + name_bytes > MOST_PATH_BYTES:
-                raise ConfigError("the path is too long for a socket", where=str(path))
+                raise ConfigError(message("refused.socket_path_too_long"), where=str(path))
             _check_way(base.parent)
             for directory in (base, path):
                 _make(directory)
@@ -86,8 +87,8 @@ def make_directory(
         except OSError as error:
             reasons.append(f"{path}: {error.strerror}")
     raise ConfigError(
-        f"no private directory for the control socket: {'; '.join(reasons)}",
-        remedy="Set XDG_RUNTIME_DIR or TMPDIR to a directory that only this user can change",
+        message("refused.no_private_directory", reasons=reasons),
+        remedy=message("advice.private_directory"),
     )
 
 
@@ -130,10 +131,10 @@ def check_private(directory: Path) -> None:
     """
     found = _look(directory)
     if found.st_uid != os.geteuid():
-        raise ConfigError(f"belongs to user {found.st_uid}", where=str(directory))
+        raise ConfigError(message("refused.other_owner", user=found.st_uid), where=str(directory))
     if stat.S_IMODE(found.st_mode) != 0o700:
         mode = stat.S_IMODE(found.st_mode)
-        raise ConfigError(f"has mode {mode:o}, not 700", where=str(directory))
+        raise ConfigError(message("refused.open_mode", mode=f"{mode:o}"), where=str(directory))
 
 
 def _is_private(directory: Path) -> bool:
@@ -151,23 +152,25 @@ def _check_way(directory: Path) -> None:
     which they cannot replace what is ours.
     """
     if not directory.is_absolute() or ".." in directory.parts:
-        raise ConfigError("is not an absolute path", where=str(directory))
+        raise ConfigError(message("refused.no_absolute_path"), where=str(directory))
     for step in (*reversed(directory.parents), directory):
         found = _look(step)
         if found.st_uid not in (0, os.geteuid()):
-            raise ConfigError(f"belongs to user {found.st_uid}", where=str(step))
+            raise ConfigError(message("refused.other_owner", user=found.st_uid), where=str(step))
         open_to_others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if open_to_others and not found.st_mode & stat.S_ISVTX:
-            raise ConfigError("can be changed by other users", where=str(step))
+            raise ConfigError(message("refused.changed_by_others"), where=str(step))
 
 
 def _look(path: Path) -> os.stat_result:
     try:
         found = path.lstat()
     except OSError as error:
-        raise ConfigError(f"cannot be looked at: {error.strerror}", where=str(path)) from error
+        raise ConfigError(
+            message("refused.not_looked_at", reason=error.strerror), where=str(path)
+        ) from error
     if stat.S_ISLNK(found.st_mode):
-        raise ConfigError("is a symbolic link", where=str(path))
+        raise ConfigError(message("refused.symbolic_link"), where=str(path))
     if not stat.S_ISDIR(found.st_mode):
-        raise ConfigError("is not a directory", where=str(path))
+        raise ConfigError(message("refused.no_directory"), where=str(path))
     return found

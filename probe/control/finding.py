@@ -13,6 +13,7 @@ from pathlib import Path
 from ..clock import now_ns
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, read_json
+from ..schema.message import message
 from .client import Endpoint, endpoint_at, endpoints_in, remove_if_dead, remove_left_behind
 from .directory import check_trusted, existing_directories, run_name
 from .pointers import Pointer, boot_id, read_pointers
@@ -176,9 +177,9 @@ def _world_size(run_path: Path) -> int:
     manifest = run_path / MANIFEST_NAME
     if not os.path.lexists(manifest):
         raise ConfigError(
-            "is no run directory, and no running rank belongs to it",
+            message("refused.no_run_with_ranks"),
             where=str(run_path),
-            remedy="Name the directory that the run records into",
+            remedy=message("advice.directory_of_run"),
         )
     size = read_json(manifest).get("world_size")
     return size if isinstance(size, int) and 0 <= size < 1 << 20 else 0

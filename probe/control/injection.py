@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ..clock import now_ns
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from .attach_script import AttachScript
 from .client import Endpoint
 from .finding import (
@@ -33,7 +34,7 @@ from .finding import (
 
 GDB_STALL_S = 16
 """Longest stop that was seen while a debugger was attached to a torch process."""
-ENDED_REMEDY = "Give the id of a process that still runs, or --run"
+ENDED_REMEDY = message("advice.process_that_runs")
 _GDB_TIMEOUT_S = 120.0
 _POLL_S = 0.1
 _THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -81,7 +82,7 @@ def attach_by_debugger(
     gdb = shutil.which("gdb")
     if gdb is None:
         raise ConfigError(
-            "gdb is not installed", where="--unsafe-gdb", remedy="Install gdb on this host"
+            message("refused.no_gdb"), where="--unsafe-gdb", remedy=message("advice.install_gdb")
         )
     script = AttachScript(pid, environment)
     start_ns = now_ns()
@@ -101,23 +102,25 @@ def _ended(
     if not has_ended(pid, within_s):
         return None
     remove_of_ended(pid, environment)
-    return ConfigError(f"process {pid} has ended", where="attach", remedy=ENDED_REMEDY)
+    return ConfigError(
+        message("refused.process_ended", pid=pid), where="attach", remedy=ENDED_REMEDY
+    )
 
 
 def _require_process(pid: int) -> None:
     """Accept a process that could read a script of ours; another user's cannot."""
     if not is_alive(pid):
         raise ConfigError(
-            f"there is no process {pid} on this host",
+            message("refused.no_process", pid=pid),
             where="--pid",
-            remedy="Give the id of a process that trains here, or --run",
+            remedy=message("advice.process_that_trains"),
         )
     owner = owner_of_process(pid)
     if owner not in (None, os.geteuid()):
         raise ConfigError(
-            f"process {pid} belongs to user {owner}",
+            message("refused.process_of_other_user", pid=pid, owner=owner),
             where="--pid",
-            remedy="Run this command as that user: nobody else can read what it is to run",
+            remedy=message("advice.as_that_user"),
         )
 
 
@@ -127,40 +130,31 @@ def _require_same_python(pid: int) -> None:
     other = f"; the process runs {theirs}" if theirs not in ("", _THIS_PYTHON) else ""
     if reason := can_remote_exec():
         raise ConfigError(
-            f"process {pid} has no control socket, and {reason}{other}",
+            message("refused.no_control_socket", pid=pid, reason=reason, other=other),
             where="attach",
-            remedy="Start the job with `meshscope run --dormant`, or see --unsafe-gdb",
+            remedy=message("advice.dormant"),
         )
     if other:
         raise ConfigError(
-            f"process {pid} has no control socket, and sys.remote_exec needs one version of "
-            f"Python on both sides, 3.14 or later; this is {_THIS_PYTHON}{other}",
+            message("refused.no_remote_exec", pid=pid, python=_THIS_PYTHON, other=other),
             where="attach",
-            remedy="Run this command with the Python of the process if that is 3.14 or later, "
-            "else see --unsafe-gdb",
+            remedy=message("advice.other_python"),
         )
 
 
 def _unreachable(pid: int, error: Exception) -> ConfigError:
     """Return what an error of ``sys.remote_exec`` means, and what would help."""
     if isinstance(error, PermissionError):
-        remedy = (
-            "It takes the rights to debug it: those of root, CAP_SYS_PTRACE (in a container "
-            "--cap-add SYS_PTRACE), or kernel.yama.ptrace_scope at 0"
-        )
+        remedy = message("advice.rights_to_debug")
     elif "not enabled in the remote" in str(error):
-        remedy = (
-            "It was started with PYTHON_DISABLE_REMOTE_DEBUG or -X disable-remote-debug, or its "
-            "Python was built without; see --unsafe-gdb"
-        )
+        remedy = message("advice.remote_debug_off")
     elif "not enabled" in str(error):
-        remedy = "Unset PYTHON_DISABLE_REMOTE_DEBUG for this command"
+        remedy = message("advice.remote_debug_here")
     else:
-        remedy = (
-            f"It must run Python {_THIS_PYTHON} as this command does, and neither begin nor end "
-            "just now"
-        )
-    return ConfigError(f"process {pid} cannot be reached: {error}", where="attach", remedy=remedy)
+        remedy = message("advice.same_python", python=_THIS_PYTHON)
+    return ConfigError(
+        message("refused.process_not_reached", pid=pid, error=error), where="attach", remedy=remedy
+    )
 
 
 def _run_gdb(gdb: str, pid: int, script: Path) -> None:
@@ -195,11 +189,11 @@ def _run_gdb(gdb: str, pid: int, script: Path) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"gdb did not come back within {_GDB_TIMEOUT_S:g} s and was ended", where="--unsafe-gdb"
+            message("refused.gdb_stuck", timeout_s=_GDB_TIMEOUT_S), where="--unsafe-gdb"
         ) from error
     if "$1 = 0" not in ran.stdout:
         said = (ran.stderr.strip() or ran.stdout.strip() or "nothing").splitlines()[-1]
-        raise ConfigError(f"gdb could not run code in process {pid}: {said}", where="--unsafe-gdb")
+        raise ConfigError(message("refused.gdb_failed", pid=pid, said=said), where="--unsafe-gdb")
 
 
 def _wait_for_socket(
@@ -219,21 +213,22 @@ def _wait_for_socket(
         if endpoint is not None:
             return endpoint
         if refusal:
-            raise ConfigError(f"process {pid} did not attach: {refusal}", where="attach")
+            raise ConfigError(
+                message("refused.not_attached", pid=pid, refusal=refusal), where="attach"
+            )
         threading.Event().wait(_POLL_S)
     if (ended := _ended(pid, environment, within_s=0.0)) is not None:
         script.remove()
         raise ended
     if not script.has_begun:
         raise ConfigError(
-            f"the main thread of process {pid} has not run Python for {timeout_s:g} s",
+            message("refused.main_thread_busy", pid=pid, timeout_s=timeout_s),
             where="attach",
-            remedy="It waits for a device, other ranks or the like, and attaches when it comes back",
+            remedy=message("advice.attaches_later"),
         )
     script.remove()
     raise ConfigError(
-        f"process {pid} has not attached within {timeout_s:g} s",
+        message("refused.attach_late", pid=pid, timeout_s=timeout_s),
         where="attach",
-        remedy="Its stderr may say why; a process that has not been told its rank has no socket "
-        "before its first step",
+        remedy=message("advice.stderr_may_say"),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..clock import now_ns
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from .client import Answer, Endpoint, ask_all
 from .finding import is_alive
 
@@ -70,9 +71,9 @@ def change_level(
         steps = [int(found["step"]) for found in status.done.values()]
         if max(steps, default=-1) < 0:
             raise ConfigError(
-                "no rank has finished a step that it recorded",
+                message("refused.no_finished_step"),
                 where="level",
-                remedy="Attach first, and wait for a step",
+                remedy=message("advice.attach_first"),
             )
         first_step = max(steps) + margin
         fields = {"level": level, "first_step": first_step}

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ..safety.threads import start_deaf
 from ..schema.descriptors import OwnDescriptor
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from .directory import MOST_PATH_BYTES, check_private
 from .messages import MOST_BYTES, MessageError, decode_request, encode_error, encode_result
 from .request_log import RequestLog
@@ -73,7 +74,7 @@ class ControlServer:
         """
         check_private(self.path.parent)
         if len(os.fsencode(self.path)) > MOST_PATH_BYTES:
-            raise ConfigError("the path is too long for a socket", where=str(self.path))
+            raise ConfigError(message("refused.socket_path_too_long"), where=str(self.path))
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
             listening.bind(os.fspath(self.path))

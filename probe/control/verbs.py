@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from .fields import Field, FieldError, checked_fields
 from .messages import Request
 
@@ -56,7 +57,7 @@ class VerbRegistry:
         """
         for verb in verbs:
             if verb.name in self._verbs:
-                raise ConfigError("there is a verb of this name already", where=verb.name)
+                raise ConfigError(message("refused.verb_exists"), where=verb.name)
             self._verbs[verb.name] = verb
 
     def remove(self, name: str) -> None:

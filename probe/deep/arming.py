@@ -19,6 +19,7 @@ from ..control.finding import FoundRanks, ranks_of_run
 from ..control.messages import MessageError
 from ..control.orders import Outcome, order
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from .kineto_fabric import POLL_S
 from .rank_traces import How
 
@@ -98,9 +99,9 @@ def arm(
     told = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(reasons.items())[:4])
     is_busy = any("on its way" in why for why in reasons.values())
     raise ConfigError(
-        f"the ranks did not agree on the steps ({told})", where=str(run_path),
-        remedy=f"Call it off with: meshscope arm --run {run_path} --disarm" if is_busy
-        else "Give a later step with --first-step, or a longer --timeout",
+        message("refused.no_agreement_on_steps", reasons=told), where=str(run_path),
+        remedy=message("advice.call_off", run_path=run_path) if is_busy
+        else message("advice.later_step"),
     )  # fmt: skip
 
 
@@ -147,8 +148,8 @@ def _cancel(agent: Path | None, ticket: Mapping[str, str]) -> None:
 
 def _nobody(run_path: Path) -> ConfigError:
     return ConfigError(
-        "no rank of it can be asked from here", where=str(run_path),
-        remedy="Run this on a node where ranks run; `meshscope attach` tells which answer",
+        message("refused.no_rank_reached"), where=str(run_path),
+        remedy=message("advice.node_of_ranks"),
     )  # fmt: skip
 
 
@@ -227,8 +228,8 @@ def _watch(
     first = newest = max((int(status["step"]) for status in statuses), default=-1)
     if newest < 0:
         raise ConfigError(
-            "no rank has finished a step that it recorded", where="arm",
-            remedy="Wait for a step; `meshscope attach` begins to record where nothing does",
+            message("refused.no_finished_step"), where="arm",
+            remedy=message("advice.wait_for_step"),
         )  # fmt: skip
     while newest < first + 2 and now_ns() - began_ns < _LOOK_S * 1e9:
         threading.Event().wait(_POLL_S)

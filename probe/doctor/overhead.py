@@ -33,6 +33,7 @@ from ..schema.manifest import (
     rank_directories,
     read_json,
 )
+from ..schema.message import message
 from ..schema.sampling import least_one_in
 from ..session.comparison import is_watched
 from ..settings.config import BUDGET_PPM
@@ -203,9 +204,9 @@ def _effect(windows: pd.DataFrame, capture: RunCapture, window_steps: int) -> Ef
     except ValueError as error:
         steps = 2 * window_steps * (LEAST_PAIRS + 1)
         raise ConfigError(
-            f"the job is too short for a comparison: {error}",
+            message("refused.job_too_short", error=error),
             where=str(capture.path),
-            remedy=f"Run at least {steps} steps, or make windows shorter with --window-steps",
+            remedy=message("advice.more_steps_or_shorter_windows", steps=steps),
         ) from error
 
 

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from ..clock import now_ns, thread_cpu_ns
 from ..cost import ONE_IN, CostMeter
-from ..recording.heads import span_head
+from ..recording.record_heads import span_head
 from ..recording.recorder import Recorder
 from ..safety.notices import tell
 from ..safety.program_signals import pass_on

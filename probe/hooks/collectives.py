@@ -19,7 +19,7 @@ from ..clock import now_ns
 from ..compat.torch_names import Dispatcher, dispatcher, dispatcher_hop_ns, process_group_class
 from ..compat.works import source_rank, work_class
 from ..cost import ONE_IN
-from ..recording.heads import NOT_CARRIED, collective_head, p2p_head
+from ..recording.record_heads import NOT_CARRIED, collective_head, p2p_head
 from ..safety.program_signals import pass_on
 from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
 from ..schema.terms import Direction

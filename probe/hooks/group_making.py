@@ -18,7 +18,7 @@ from typing import Any
 
 from ..clock import now_ns
 from ..compat.works import group_makers
-from ..recording.heads import collective_head
+from ..recording.record_heads import collective_head
 from ..schema.records import COLLECTIVE_CODES
 from ..schema.terms import CollectiveKind
 from .base import Capture, Patches, Source

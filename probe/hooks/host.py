@@ -11,7 +11,7 @@ from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
 from ..compat.torch_names import data_loader_iterator_class
-from ..recording.heads import span_head
+from ..recording.record_heads import span_head
 from ..schema.records import SPAN_CODES
 from ..schema.terms import SpanKind
 from ..watches.imports import ImportWatch

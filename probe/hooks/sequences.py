@@ -41,7 +41,7 @@ class SequenceStatements:
             self._next = number + 1
             if capture.level != NO_SPANS:
                 recorder.record_microbatch(number, *work_of(lengths))
-            capture.meter.add_told(now_ns() - entered_ns)
+            capture.meter.add_facts_time(now_ns() - entered_ns)
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self.source.failed(error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..recording.heads import NOT_CARRIED, carried
+from ..recording.record_heads import NOT_CARRIED, carried
 from ..schema.terms import Direction
 
 _MOST = 1024

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ..clock import unix_ns
 from ..schema.errors import ConfigError
+from ..schema.message import message
 
 RUN_DIR_VARIABLE = "MESHSCOPE_RUN_DIR"
 DISABLE_VARIABLE = "MESHSCOPE_DISABLE"
@@ -232,9 +233,9 @@ def _run_path(environment: Mapping[str, str], world_size: int) -> Path:
         return DEFAULT_ROOT / f"run-{_file_name(job)}"
     if int(environment.get("LOCAL_WORLD_SIZE", world_size)) < world_size:
         raise ConfigError(
-            "the ranks are on several hosts and share no name for the run",
+            message("refused.no_shared_run_name"),
             where=RUN_DIR_VARIABLE,
-            remedy="Set it to one directory, or start with `meshscope run`",
+            remedy=message("advice.run_directory_variable"),
         )
     return DEFAULT_ROOT / f"run-{os.getppid()}-{_start_ticks(os.getppid())}"
 

@@ -19,6 +19,7 @@ from ..safety.notices import tell
 from ..schema.errors import ConfigError, RunDirectoryError
 from ..schema.layout import ParallelLayout
 from ..schema.manifest import JOB_KEY, MANIFEST_NAME, create_directory, newest_part, read_json
+from ..schema.message import message
 from ..schema.model.fields import model_fields
 from ..schema.rundir import clear_run_manifest, update_run_manifest, write_run_manifest
 from ..schema.terms import ScheduleKind
@@ -218,9 +219,9 @@ def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(facts.keys() - _FACTS)
     if unknown:
         raise ConfigError(
-            f"unknown fact {unknown[0]!r}",
+            message("refused.unknown_fact", name=unknown[0]),
             where="describe",
-            remedy=f"Choose from {', '.join(sorted(_FACTS))}",
+            remedy=message("advice.choose_from", known=sorted(_FACTS)),
         )
     known = {name: value for name, value in facts.items() if value is not None}
     if "layout" in known:
@@ -233,9 +234,9 @@ def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
             known["schedule"] = ScheduleKind(known["schedule"]).value
         except ValueError:
             raise ConfigError(
-                f"{known['schedule']!r} is no schedule",
+                message("refused.not_a_schedule", schedule=known["schedule"]),
                 where="describe.schedule",
-                remedy=f"Choose from {', '.join(ScheduleKind)}",
+                remedy=message("advice.choose_from", known=list(ScheduleKind)),
             ) from None
     if "model" in known:
         known["model"] = _model_fields(known["model"])

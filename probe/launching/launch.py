@@ -36,13 +36,14 @@ from ..safety.bounded import within
 from ..safety.thread_room import NEEDED_THREADS, too_few_threads
 from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import check_run_id
+from ..schema.message import message
 from ..schema.printable import printable
 from .agent_child import AgentChild
-from .deaf import deaf_option
+from .isolated_python import deaf_option
 from .rank_watch import RankWatch
 from .run_place import RunPlace, place_of, take_back, words_of_joining
 from .run_report import report
-from .witness import Witness
+from .signal_witness import Witness
 
 BOOTSTRAP = Path(__file__).parents[1] / "bootstrap"
 
@@ -91,9 +92,9 @@ def run(
     """
     if not command:
         raise ConfigError(
-            "there is no command to run",
+            message("refused.no_command"),
             where="run",
-            remedy="Put it after --, as in: meshscope run -- torchrun train.py",
+            remedy=message("advice.command_to_run"),
         )
     if run_id is not None:
         check_run_id(run_id)
@@ -102,7 +103,7 @@ def run(
     try:
         if place is None:
             return _run(command, inherited)
-        variables = _environment(place.path, inherited) | _told_command(command)
+        variables = _environment(place.path, inherited) | _command_variable(command)
         if dormant:
             variables[DORMANT_VARIABLE] = "1"
         _say_deaf(command, inherited)
@@ -184,7 +185,7 @@ def _environment(run_path: Path, inherited: Mapping[str, str]) -> dict[str, str]
     return variables
 
 
-def _told_command(command: Sequence[str]) -> dict[str, str]:
+def _command_variable(command: Sequence[str]) -> dict[str, str]:
     """Return what tells the ranks how the job was started; nothing where it would be too long."""
     text = json.dumps(list(command))
     return {COMMAND_VARIABLE: text} if len(text) < _LONGEST_TOLD else {}

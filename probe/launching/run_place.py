@@ -27,6 +27,7 @@ from ..schema.manifest import (
     read_json,
     require_own,
 )
+from ..schema.message import message
 from ..schema.rundir import create_run, write_run_manifest
 
 _ATTEMPTS = 100
@@ -105,19 +106,23 @@ def _new_place(runs_dir: Path, facts: Mapping[str, Any]) -> RunPlace:
         own = name if number == 1 else f"{name}-{number}"
         with suppress(RunExistsError):
             return RunPlace(create_run(runs_dir, own, facts), is_new=True)
-    raise RunDirectoryError("its names are all taken", where=str(runs_dir / name))
+    raise RunDirectoryError(message("refused.names_all_taken"), where=str(runs_dir / name))
 
 
 def _joined(path: Path, facts: Mapping[str, Any]) -> RunPlace:
-    remedy = "Choose another --run-id"
+    remedy = message("advice.run_id_option")
     if not path.is_dir():
-        raise ConfigError("is no folder", where=str(path), remedy=remedy)
+        raise ConfigError(message("refused.no_folder"), where=str(path), remedy=remedy)
     try:
         require_own(path)
     except OSError as error:
-        raise ConfigError(error.strerror or str(error), where=str(path), remedy=remedy) from error
+        raise ConfigError(
+            message("refused.reason", reason=error.strerror or error),
+            where=str(path),
+            remedy=remedy,
+        ) from error
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise ConfigError("may not be written by this user", where=str(path), remedy=remedy)
+        raise ConfigError(message("refused.not_writable"), where=str(path), remedy=remedy)
     before = frozenset(
         directory for parts in part_directories(path).values() for directory in parts.values()
     )
@@ -127,10 +132,12 @@ def _joined(path: Path, facts: Mapping[str, Any]) -> RunPlace:
         manifest = read_json(path / MANIFEST_NAME)
         check_format_version(manifest.get("format_version"), str(path / MANIFEST_NAME))
         if _INGESTED in manifest:
-            raise ConfigError("was made from other traces", where=str(path), remedy=remedy)
+            raise ConfigError(message("refused.from_other_traces"), where=str(path), remedy=remedy)
     else:
         if not before and (foreign := _foreign(path)):
-            raise ConfigError(f"holds {foreign!r} and is no run", where=str(path), remedy=remedy)
+            raise ConfigError(
+                message("refused.holds_no_run", foreign=foreign), where=str(path), remedy=remedy
+            )
         # Its maker has died between two calls: what it would have written is the same.
         write_run_manifest(path, facts)
     return RunPlace(path, is_new=False, before=before)

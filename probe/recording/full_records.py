@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from ..schema.errors import ConfigError
+from ..schema.message import message
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,7 @@ class FullRecords:
         """
         for name, value in asdict(self).items():
             if value < 0:
-                raise ConfigError("must be at least 0", where=f"full_records.{name}")
+                raise ConfigError(message("refused.below_0"), where=f"full_records.{name}")
 
     @property
     def are_all(self) -> bool:

@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING
 
 from ..clock import now_ns
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from ..schema.record_payloads import encode_records
 from ..schema.records import DRAINED_RECORD
 from ..schema.slots import SLOT_BYTES, split_records
 from .drain import RingDrain
-from .fold import Fold, joined
 from .full_records import FULL_RECORDS, FullRecords
 from .rank_manifest import RankManifest
 from .ring import RingWriter
 from .ring_copy import RingCopy
 from .segment_series import SegmentSeries, SeriesBounds
+from .step_sums import Fold, joined
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,16 +73,19 @@ class StorageSettings:
         """
         if self.slot_count < 64 or self.slot_count & (self.slot_count - 1):
             raise ConfigError(
-                f"{self.slot_count} is not a power of two from 64", where="storage.slot_count"
+                message("refused.no_power_of_two", slot_count=self.slot_count),
+                where="storage.slot_count",
             )
         if self.max_bytes < self.slot_count * SLOT_BYTES + 2 * self.segment_bytes:
             raise ConfigError(
-                "must hold the ring and two segments",
+                message("refused.room_for_segments"),
                 where="storage.max_bytes",
-                remedy="Raise it, or lower slot_count or segment_bytes",
+                remedy=message("advice.raise_max_bytes"),
             )
         if not 0 <= self.free_floor_frac < 1:
-            raise ConfigError("must be from 0 to below 1", where="storage.free_floor_frac")
+            raise ConfigError(
+                message("refused.not_from_0_below_1"), where="storage.free_floor_frac"
+            )
 
     @property
     def segment_bounds(self) -> SeriesBounds:

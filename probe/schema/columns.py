@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import SchemaError
+from .message import message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +36,9 @@ class Column:
     def __post_init__(self) -> None:
         """Refuse an undeclared dtype where it is written, not where it is used."""
         if self.dtype not in DTYPES:
-            raise SchemaError(f"unknown dtype {self.dtype!r}", where=f"column {self.name}")
+            raise SchemaError(
+                message("refused.unknown_dtype", dtype=self.dtype), where=f"column {self.name}"
+            )
 
     @property
     def is_instant(self) -> bool:
@@ -94,7 +97,7 @@ class TableSpec:
             where = f"{self.name}.{column.name}"
             if column.name not in table.column_names:
                 if not column.nullable:
-                    raise SchemaError("column is missing", where=where)
+                    raise SchemaError(message("refused.column_missing"), where=where)
                 arrays.append(pa.nulls(table.num_rows, arrow_type(column.dtype)))
                 continue
             try:
@@ -102,9 +105,11 @@ class TableSpec:
             except pa.ArrowMemoryError:
                 raise  # It says nothing of the column.
             except pa.ArrowException as error:
-                raise SchemaError(f"is not {column.dtype}: {error}", where=where) from error
+                raise SchemaError(
+                    message("refused.not_of_dtype", dtype=column.dtype, error=error), where=where
+                ) from error
             if not column.nullable and array.null_count:
-                raise SchemaError(f"has {array.null_count} nulls", where=where)
+                raise SchemaError(message("refused.nulls", count=array.null_count), where=where)
             arrays.append(array)
         return pa.Table.from_arrays(arrays, schema=self.arrow_schema())
 

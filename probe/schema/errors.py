@@ -25,21 +25,35 @@ class MeshscopeError(Exception):
     """An error with what happened, where, and what to do about it.
 
     Attributes:
-        what: One clause without a full stop.
         where: The path, column or option it is about; may be empty.
-        remedy: What the reader can do now; may be empty.
         said: ``what`` and ``remedy`` as they were given: messages with their values, or texts.
     """
 
     def __init__(self, what: Said, *, where: str = "", remedy: Said = "") -> None:
-        """Keep the three parts and join them into one line that a terminal can show."""
+        """Keep the three parts; sentences are made of them when they are shown."""
+        super().__init__(what)
         self.said = {"what": what, "remedy": remedy}
-        self.what = what = str(what)
         self.where = where
-        self.remedy = remedy = str(remedy)
-        place = f"{where}: " if where else ""
-        advice = f". {remedy}" if remedy else ""
-        super().__init__(printable(f"{place}{what}{advice}"))
+
+    @property
+    def what(self) -> str:
+        """What is wrong, as one clause."""
+        return str(self.said["what"])
+
+    @property
+    def remedy(self) -> str:
+        """What to do now; may be empty."""
+        return str(self.said["remedy"])
+
+    def __str__(self) -> str:
+        """Return the three parts on one line that a terminal can show."""
+        place = f"{self.where}: " if self.where else ""
+        advice = f". {remedy}" if (remedy := self.remedy) else ""
+        return printable(f"{place}{self.what}{advice}")
+
+    def __repr__(self) -> str:
+        """Return the sentences, as a log shows an error."""
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 class ConfigError(MeshscopeError):

@@ -18,6 +18,7 @@ from .errors import RunDirectoryError, SchemaError
 from .host_counters import host_counters
 from .host_tables import DEVICE, HOST_TABLES, RANK_DEVICE, SAMPLED
 from .manifest import MANIFEST_NAME, check_format_version, host_directories, read_json
+from .message import message
 from .note import Note, note, of_host
 from .printable import printable
 from .segment import read_segment, segment_paths
@@ -69,7 +70,7 @@ def encode_rows(rows: Mapping[str, Sequence[Row]]) -> bytes:
         try:
             table = spec.conform(pa.table(columns))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise SchemaError(f"cannot be stored: {error}", where=name) from error
+            raise SchemaError(message("refused.not_storable", error=error), where=name) from error
         with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
             stream.write_table(table)
     plain = sink.getvalue()

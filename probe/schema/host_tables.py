@@ -103,7 +103,7 @@ DEVICE_EVENT = TableSpec(
     (
         _HOST,
         _UUID,
-        Column("time_ns", "int64", "ns", "when the driver told it"),
+        Column("time_ns", "int64", "ns", "when the driver reported it"),
         Column("kind", "category", "1", "what was reported (DeviceEventKind)"),
         _count("code", "number of the fault, of an Xid its number"),
     ),

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 
 from .errors import ConfigError
+from .message import message
 from .terms import Axis
 
 MESH_AXES = ("pp", "dp", "cp", "tp")
@@ -48,15 +49,15 @@ class ParallelLayout:
         for name in (*MESH_AXES, "ep", "vpp"):
             if getattr(self, name) < 1:
                 raise ConfigError(
-                    f"{getattr(self, name)} is out of range",
+                    message("refused.out_of_range", value=getattr(self, name)),
                     where=f"layout.{name}",
-                    remedy="Set it to at least 1",
+                    remedy=message("advice.set_at_least_1"),
                 )
         if sorted(self.order.split("-")) != sorted(MESH_AXES):
             raise ConfigError(
-                f"{self.order!r} is not an order of {'-'.join(MESH_AXES)}",
+                message("refused.no_order_of_axes", order=self.order, axes="-".join(MESH_AXES)),
                 where="layout.order",
-                remedy="Name each axis once, from the slowest to the fastest varying",
+                remedy=message("advice.each_axis_once"),
             )
 
     @property
@@ -71,7 +72,9 @@ class ParallelLayout:
             ConfigError: The rank is outside the mesh.
         """
         if not 0 <= rank < self.world_size:
-            raise ConfigError(f"rank {rank} is outside 0..{self.world_size - 1}", where="layout")
+            raise ConfigError(
+                message("refused.rank_outside", rank=rank, last=self.world_size - 1), where="layout"
+            )
         found: dict[str, int] = {}
         for axis in reversed(self.order.split("-")):
             rank, found[axis] = divmod(rank, getattr(self, axis))
@@ -127,5 +130,7 @@ class ParallelLayout:
         known = {name: value[name] for name in cls.__slots__ if name in value}
         for name, found in known.items():
             if type(found) is not (str if name == "order" else int):
-                raise ConfigError(f"{found!r:.40} is not a value for it", where=f"layout.{name}")
+                raise ConfigError(
+                    message("refused.value_of_field", found=found), where=f"layout.{name}"
+                )
         return cls(**known)  # type: ignore[arg-type]

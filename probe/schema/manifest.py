@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError, FormatVersionError, RunDirectoryError
+from .message import message
 from .reading import open_file
 from .tables import FORMAT_VERSION, READABLE_VERSIONS
 
@@ -57,10 +58,9 @@ def check_run_id(run_id: str) -> str:
     """
     if not _RUN_ID.fullmatch(run_id):
         raise ConfigError(
-            f"{run_id!r} cannot name a run",
+            message("refused.no_run_id", run_id=run_id),
             where="run id",
-            remedy="Use up to 128 letters, digits, dots, underscores and hyphens, "
-            "starting with a letter or digit",
+            remedy=message("advice.run_id"),
         )
     return run_id
 
@@ -126,10 +126,9 @@ def check_format_version(found: object, where: str) -> None:
     if found not in READABLE_VERSIONS or isinstance(found, bool):
         older = ", ".join(map(str, READABLE_VERSIONS[:-1]))
         raise FormatVersionError(
-            f"has format version {found!r}; this program reads version {FORMAT_VERSION}, "
-            f"and {older} from before",
+            message("refused.format_version", found=found, known=FORMAT_VERSION, older=older),
             where=where,
-            remedy="Open it with the meshscope release that wrote it, or install the newest one",
+            remedy=message("advice.release_that_wrote_it"),
         )
 
 
@@ -227,9 +226,13 @@ def read_json(path: Path) -> dict[str, Any]:
         if _SURROGATE.search(content):
             value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except OSError as error:
-        raise RunDirectoryError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        raise RunDirectoryError(
+            message("refused.unreadable", error=error.strerror), where=str(path)
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise RunDirectoryError(f"is not valid JSON: {error}", where=str(path)) from error
+        raise RunDirectoryError(
+            message("refused.invalid_json", error=error), where=str(path)
+        ) from error
     if not isinstance(value, dict):
-        raise RunDirectoryError("is not a JSON object", where=str(path))
+        raise RunDirectoryError(message("refused.no_json_object"), where=str(path))
     return value

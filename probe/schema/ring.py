@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from .errors import SegmentError
 from .manifest import check_format_version
+from .message import message
 from .reading import open_file
 from .slots import FIRST_SEQ, SLOT_BYTES, committed, slot_dtype, split_records
 from .tables import FORMAT_VERSION
@@ -69,10 +70,10 @@ class RingHeader:
             FormatVersionError: It was written by another format version.
         """
         if page[: len(MAGIC)] != MAGIC or len(page) < _HEADER.size:
-            raise SegmentError("is not a ring file", where=where)
+            raise SegmentError(message("refused.no_ring"), where=where)
         _, version, slot_bytes, slot_count, rank, pid, crc = _HEADER.unpack_from(page)
         if zlib.crc32(page[: _HEADER.size - 4]) != crc:
-            raise SegmentError("the ring header is damaged", where=where)
+            raise SegmentError(message("refused.damaged_ring"), where=where)
         check_format_version(version, where)
         return cls(version, slot_bytes, slot_count, rank, pid)
 

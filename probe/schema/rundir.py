@@ -29,6 +29,7 @@ from .manifest import (
     read_json,
     write_json,
 )
+from .message import Message, message
 from .tables import FORMAT_VERSION
 
 _EMPTY_MANIFEST: dict[str, Any] = {
@@ -68,13 +69,15 @@ def create_run(root: Path, run_id: str, manifest: Mapping[str, Any]) -> Path:
         root.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise ConfigError(
-            "is no folder", where=str(root), remedy="Name a folder for the runs"
+            message("refused.no_folder"),
+            where=str(root),
+            remedy=message("advice.name_folder_for_runs"),
         ) from None
     try:
         path.mkdir(mode=DIRECTORY_MODE)
     except FileExistsError:
         raise RunExistsError(
-            "the run exists already", where=str(path), remedy="Choose another run id"
+            message("refused.run_exists"), where=str(path), remedy=message("advice.other_run_id")
         ) from None
     write_run_manifest(path, {"run_id": run_id, **manifest})
     return path
@@ -160,9 +163,9 @@ def list_runs(root: Path) -> list[Path]:
         return sorted(path for path in root.iterdir() if is_run_directory(path))
     except OSError as error:
         raise RunDirectoryError(
-            f"cannot be listed: {error.strerror}",
+            message("refused.not_listed", reason=error.strerror),
             where=str(root),
-            remedy="Name the directory that holds the runs",
+            remedy=message("advice.name_folder_of_runs"),
         ) from error
 
 
@@ -172,27 +175,27 @@ def require_run(path: Path) -> None:
     Raises:
         RunDirectoryError: It is none; the message says what it is and what to name.
     """
-    remedy = "Name a run directory: it holds manifest.json and rank00000, rank00001 …"
+    remedy = message("advice.run_directory")
     if not path.exists():
-        raise RunDirectoryError("does not exist", where=str(path), remedy=remedy)
+        raise RunDirectoryError(message("refused.does_not_exist"), where=str(path), remedy=remedy)
     if not path.is_dir():
-        raise RunDirectoryError("is not a directory", where=str(path), remedy=remedy)
+        raise RunDirectoryError(message("refused.no_directory"), where=str(path), remedy=remedy)
     if not os.access(path, os.R_OK | os.X_OK):
-        raise RunDirectoryError("may not be read by this user", where=str(path))
+        raise RunDirectoryError(message("refused.not_readable"), where=str(path))
     if not any(path.iterdir()):
-        raise RunDirectoryError("the directory is empty", where=str(path), remedy=remedy)
+        raise RunDirectoryError(message("refused.empty_directory"), where=str(path), remedy=remedy)
     if not is_run_directory(path):
         remedy = name_a_run_in(path) or remedy
-        raise RunDirectoryError("is not a run directory", where=str(path), remedy=remedy)
+        raise RunDirectoryError(message("refused.no_run_directory"), where=str(path), remedy=remedy)
 
 
-def name_a_run_in(root: Path) -> str:
-    """Return the advice to name one of the runs in a directory; empty if it holds none."""
+def name_a_run_in(root: Path) -> Message | None:
+    """Return the advice to name one of the runs in a directory; None if it holds none."""
     runs = list_runs(root)
     if not runs:
-        return ""
+        return None
     held = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    return f"It holds {held}; name one, such as {runs[-1]}"
+    return message("advice.one_of_runs", held=held, newest=runs[-1])
 
 
 @contextmanager

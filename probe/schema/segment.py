@@ -23,6 +23,7 @@ from typing import NamedTuple
 from .descriptors import OwnDescriptor
 from .errors import FormatVersionError
 from .manifest import check_format_version, create_file
+from .message import message
 from .reading import open_file
 from .tables import FORMAT_VERSION
 
@@ -218,7 +219,9 @@ def _accept(block: _Block, found: SegmentContents, where: str) -> None:
             facts = json.loads(block.payload)
             version = facts.get("format_version")
         except (ValueError, AttributeError, RecursionError):
-            raise FormatVersionError("has no format version", where=where) from None
+            raise FormatVersionError(
+                message("refused.without_format_version"), where=where
+            ) from None
         check_format_version(version, where)
     else:
         found.problems.append(f"block {block.number} is of unknown kind {block.kind!r}: skipped")

@@ -40,7 +40,7 @@ PROGRESS = TableSpec(
             "wait_status",
             "int64",
             "id",
-            "how it ended, as `waitpid` tells its parent: 256 times the exit code, or the signal",
+            "how it ended, as `waitpid` reports it: 256 times the exit code, or the signal",
             nullable=True,
         ),
         Column(

@@ -101,7 +101,7 @@ ATTEMPT = TableSpec(
             "wait_status",
             "int64",
             "id",
-            "how that process ended, as `waitpid` tells its parent: 256 times the exit code, or the signal",
+            "how that process ended, as `waitpid` reports it: 256 times the exit code, or the signal",
             nullable=True,
         ),
         Column("world_size", "int32", "1", "ranks of the job, null if none said it", nullable=True),

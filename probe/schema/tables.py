@@ -148,7 +148,7 @@ SPAN = TableSpec(
 
 MICROBATCH = TableSpec(
     "microbatch",
-    "the sequences of one microbatch of a step, as the training code of a rank told them",
+    "the sequences of one microbatch of a step, as the training code of a rank states them",
     (
         RANK,
         _STEP,

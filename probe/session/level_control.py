@@ -18,6 +18,7 @@ from ..hooks.base import Capture
 from ..hooks.collective_times import refusal
 from ..schema.errors import ConfigError
 from ..schema.manifest import RECORDING_KEY
+from ..schema.message import message
 from ..schema.sampling import (
     MOST_ONE_IN,
     OVER_BUDGET,
@@ -99,7 +100,7 @@ class LevelControl:
         level = level_of(word)
         reason = refusal(self._capture.config, os.environ)
         if level is CaptureLevel.KERNELS and reason is not None:
-            raise ConfigError(reason, where=f"level {word}")
+            raise ConfigError(message("refused.reason", reason=reason), where=f"level {word}")
         if self._hooks is None:
             self._wanted = level
             return f"{level.value} as soon as torch is imported"

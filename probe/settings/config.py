@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from ..schema.terms import CaptureLevel
 from .levels import SOURCES, level_of
 
@@ -80,14 +81,14 @@ class ProbeConfig:
         unknown = [name for name in self.sources if name not in SOURCES]
         if unknown:
             raise ConfigError(
-                f"unknown source {unknown[0]!r}",
+                message("refused.unknown_source", name=unknown[0]),
                 where="sources",
-                remedy=f"Choose from {', '.join(SOURCES)}",
+                remedy=message("advice.choose_from", known=list(SOURCES)),
             )
         level_of(self.level)
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
-                raise ConfigError(f"must be at least {least}", where=name)
+                raise ConfigError(message("refused.below_least", least=least), where=name)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> ProbeConfig:
@@ -112,7 +113,9 @@ class ProbeConfig:
             try:
                 values[field.name] = int(text)
             except ValueError as error:
-                raise ConfigError(f"{text!r} is not a whole number", where=variable) from error
+                raise ConfigError(
+                    message("refused.no_whole_number", text=text), where=variable
+                ) from error
         return cls(**values)  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from ..schema.terms import CaptureLevel
 
 _OWN_SOURCES = {
@@ -49,7 +50,9 @@ def level_of(word: str) -> CaptureLevel:
         return CaptureLevel(word)
     except ValueError:
         raise ConfigError(
-            f"{word!r} is no level", where="level", remedy=f"Choose from {', '.join(CaptureLevel)}"
+            message("refused.no_level", word=word),
+            where="level",
+            remedy=message("advice.choose_from", known=list(CaptureLevel)),
         ) from None
 
 

@@ -29,6 +29,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from meshscope import probe
+from meshscope.probe.schema.message import message
 
 from ..config.config import TrainerConfig
 from ..parallel.mesh import Mesh
@@ -77,9 +78,9 @@ class Checkpoints:
             )
         except CheckpointException as error:
             raise CheckpointError(
-                f"cannot be loaded ({_first_reason(error)})",
+                message("refused.checkpoint_not_loaded", reason=_first_reason(error)),
                 where=str(source.path),
-                remedy="Set checkpoint.resume to another checkpoint, or to none",
+                remedy=message("advice.other_checkpoint"),
             ) from error
         self._parts.replica.publish()
         return source.step
@@ -156,9 +157,9 @@ class Checkpoints:
 
     def _failed(self, step: int, error: BaseException) -> CheckpointError:
         return CheckpointError(
-            f"cannot be written ({_first_reason(error)})",
+            message("refused.not_written", reason=_first_reason(error)),
             where=str(step_path(self._root, step)),
-            remedy="Make room, or choose another checkpoint.dir",
+            remedy=message("advice.room_for_checkpoint"),
         )
 
 

@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 
 from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.message import message
 
 MANIFEST = "checkpoint.json"
 METADATA = ".metadata"
@@ -75,9 +76,9 @@ def make_ready(root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"cannot be made ({error.strerror})",
+            message("refused.not_made", reason=error.strerror),
             where=str(root),
-            remedy="Choose another checkpoint.dir",
+            remedy=message("advice.other_checkpoint_dir"),
         ) from error
     for path in root.glob(".step-*.partial"):
         shutil.rmtree(path, ignore_errors=True)
@@ -112,9 +113,9 @@ def publish(root: Path, step: int, config: dict[str, dict[str, Any]], *, keep: i
         _flush_folder(root)
     except OSError as error:
         raise CheckpointError(
-            f"cannot be written ({error})",
+            message("refused.not_written", reason=error),
             where=str(final),
-            remedy="Make room, or choose another checkpoint.dir",
+            remedy=message("advice.room_for_checkpoint"),
         ) from error
     # Those of later steps are of a run that this one left; what was just written is no older.
     names = [path for path in _complete(root) if _steps_of(path) <= step]
@@ -144,11 +145,12 @@ def find_given(path: Path) -> Path:
         return path
     latest = find_latest(path)
     if latest is None:
-        what = "holds no checkpoint of this trainer" if path.exists() else "is not there"
         raise CheckpointError(
-            what,
+            message("refused.holds_no_checkpoint")
+            if path.exists()
+            else message("refused.not_there"),
             where=str(path),
-            remedy="Set checkpoint.resume to a folder with checkpoint.json, or to none",
+            remedy=message("advice.folder_of_checkpoint"),
         )
     return latest
 
@@ -162,12 +164,12 @@ def read_manifest(path: Path) -> Manifest:
     try:
         raw = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if raw.get("format") != FORMAT:
-            raise CheckpointError("is no checkpoint of this trainer", where=str(path / MANIFEST))
+            raise CheckpointError(message("refused.no_checkpoint"), where=str(path / MANIFEST))
         if raw.get("version") != VERSION:
             raise CheckpointError(
-                f"has version {raw.get('version')}, and this trainer reads {VERSION}",
+                message("refused.checkpoint_version", found=raw.get("version"), known=VERSION),
                 where=str(path / MANIFEST),
-                remedy="Resume with the release that wrote it",
+                remedy=message("advice.resume_with_release"),
             )
         manifest = msgspec.convert(raw, Manifest)
         _check_files(path, manifest)
@@ -191,9 +193,9 @@ def _check_files(path: Path, manifest: Manifest) -> None:
 
 def _damaged(path: Path, what: str) -> CheckpointError:
     return CheckpointError(
-        f"is damaged: {what}",
+        message("refused.damaged_checkpoint", what=what),
         where=str(path),
-        remedy="Set checkpoint.resume to another checkpoint, or remove this one",
+        remedy=message("advice.remove_checkpoint"),
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 import torch
 
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
+from meshscope.probe.schema.message import message
 
 from ..config.checkpoint_config import AFRESH, LATEST
 from ..config.config import TrainerConfig
@@ -108,9 +109,9 @@ def agree_on_source(
         raise error
     if failed:
         raise CheckpointError(
-            "another rank of the job cannot use it",
+            message("refused.another_rank_failed"),
             where=config.checkpoint.dir or config.checkpoint.resume,
-            remedy="See what it says; all hosts must share the file system",
+            remedy=message("advice.shared_file_system"),
         )
     if emit is not None and mesh.rank == 0 and source.manifest is not None:
         emit(f"resumed from {source.path} at step {source.step}")
@@ -138,17 +139,19 @@ def check_fit(manifest: Manifest, config: TrainerConfig) -> None:
         saved, now = _value(manifest.config, where), _value(here, where)
         if saved != now:
             raise ConfigError(
-                f"{now} here, and {saved} in the checkpoint after step {manifest.step}",
+                message(
+                    "refused.differs_from_checkpoint", now=now, saved=saved, step=manifest.step
+                ),
                 where=where,
-                remedy=f"Set it to {saved}, or checkpoint.resume to none",
+                remedy=message("advice.as_in_checkpoint", saved=saved),
             )
     missing = set(here["train"]["averages"]) - set(_value(manifest.config, "train.averages") or ())
     if missing:
         saved = _value(manifest.config, "train.optimizer")
         raise ConfigError(
-            f"needs {', '.join(sorted(missing))}, which a checkpoint of {saved} does not have",
+            message("refused.checkpoint_lacks", names=sorted(missing), saved=saved),
             where="train.momentum" if config.train.optimizer == "sgd" else "train.optimizer",
-            remedy="Set it as in the run that saved, or checkpoint.resume to none",
+            remedy=message("advice.as_in_saved_run"),
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from meshscope.probe.schema.message import message
+
 from .checks import in_range, require
 
 LATEST = "auto"
@@ -41,15 +43,15 @@ class CheckpointConfig:
         in_range(self.keep, 1, where="checkpoint.keep")
         require(
             self.every == 0 or bool(self.dir),
-            f"{self.every} has no folder to save to",
+            message("refused.no_folder_to_save_to", every=self.every),
             where="checkpoint.every",
-            remedy="Set checkpoint.dir, or this to 0",
+            remedy=message("advice.checkpoint_dir_or_0"),
         )
         require(
             bool(self.resume),
-            "names nothing",
+            message("refused.names_nothing"),
             where="checkpoint.resume",
-            remedy="Use auto, none or the path of a checkpoint",
+            remedy=message("advice.auto_or_none"),
         )
 
     @property

@@ -6,12 +6,13 @@ from math import isnan
 from sys import float_info
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import Message, message
 
 FINITE = float_info.max
 """Where a range ends that has no end, but infinity."""
 
 
-def require(holds: bool, what: str, *, where: str, remedy: str = "") -> None:  # noqa: FBT001
+def require(holds: bool, what: Message, *, where: str, remedy: Message) -> None:  # noqa: FBT001
     """Raise ConfigError with the field and the remedy unless the condition holds."""
     if not holds:
         raise ConfigError(what, where=where, remedy=remedy)
@@ -22,7 +23,13 @@ def in_range(value: float, least: float, most: float = FINITE, *, where: str) ->
     if least <= value <= most:
         return
     if value < least or isnan(value):
-        wanted = f"at least {least:g}"
+        remedy = message("advice.set_from", least=least)
+    elif most == FINITE:
+        remedy = message("advice.set_finite")
     else:
-        wanted = "a finite number" if most == FINITE else f"at most {most:g}"
-    raise ConfigError(f"{value} is out of range", where=where, remedy=f"Set it to {wanted}")
+        remedy = message("advice.set_to_most", most=most)
+    raise ConfigError(
+        message("refused.out_of_range", value=value),
+        where=where,
+        remedy=remedy,
+    )

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from meshscope.analyze.formulas.schedules.published import rank_of_last_stage
+from meshscope.analyze.formulas.schedules.schedule_records import rank_of_last_stage
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import Axis
 
 from .checkpoint_config import CheckpointConfig
@@ -85,15 +86,15 @@ class TrainConfig:
         in_range(self.seed, 0, _MOST_SEED, where="train.seed")
         require(
             0 <= self.momentum < 1,
-            f"{self.momentum} is out of range",
+            message("refused.out_of_range", value=self.momentum),
             where="train.momentum",
-            remedy="Set it to at least 0 and below 1",
+            remedy=message("advice.from_0_below_1"),
         )
         require(
             self.momentum == 0 or self.optimizer == "sgd",
-            f"{self.optimizer} has averages of its own",
+            message("refused.own_averages", optimizer=self.optimizer),
             where="train.momentum",
-            remedy="Set it to 0, or train.optimizer to sgd",
+            remedy=message("advice.no_momentum_or_sgd"),
         )
 
     @property
@@ -183,9 +184,9 @@ class TrainerConfig:
         """
         require(
             self.model.family == "gpt",
-            f"a {self.model.family} model can be planned, but not trained here",
+            message("refused.family_not_trained", family=self.model.family),
             where="model.family",
-            remedy="Add --dry-run, or set it to gpt",
+            remedy=message("advice.dry_run_or_gpt"),
         )
 
     def _check_size(self) -> None:
@@ -194,10 +195,15 @@ class TrainerConfig:
         turns = self.stages * self.schedule.microbatches
         require(
             turns <= _MOST_TURNS,
-            f"{self.schedule.microbatches} on each of {self.stages} stages are "
-            f"{turns:,} forwards in a step, more than {_MOST_TURNS:,}",
+            message(
+                "refused.too_many_forwards",
+                microbatches=self.schedule.microbatches,
+                stages=self.stages,
+                turns=turns,
+                most=_MOST_TURNS,
+            ),
             where="schedule.microbatches",
-            remedy=f"Set it to {_MOST_TURNS // self.stages} or less",
+            remedy=message("advice.set_at_most", most=_MOST_TURNS // self.stages),
         )
 
     def _check_mesh(self) -> None:
@@ -208,41 +214,45 @@ class TrainerConfig:
         per_replica = bool(self.train.replica_batch)
         require(
             self.train.global_batch % parts == 0,
-            f"{self.train.global_batch} sequences do not divide into "
-            f"layout.dp x schedule.microbatches = {parts}",
+            message(
+                "refused.sequences_over_microbatches",
+                global_batch=self.train.global_batch,
+                parts=parts,
+            ),
             where="train.replica_batch" if per_replica else "train.global_batch",
-            remedy=f"Use a multiple of {self.schedule.microbatches if per_replica else parts}",
+            remedy=message(
+                "advice.use_multiple", count=self.schedule.microbatches if per_replica else parts
+            ),
         )
 
     def _check_device(self) -> None:
         on_cpu = self.device.kind == "cpu"
         require(
             on_cpu or not self.pace.enabled,
-            "emulates devices on a CPU and would only delay a real one",
+            message("refused.pace_on_gpu"),
             where="pace",
-            remedy="Set every pace to 0 with device.kind = cuda",
+            remedy=message("advice.no_pace"),
         )
         for fault in self.faults:
             require(
                 fault.rule.over_nccl or self.device.backend == "gloo",
-                "over NCCL a transfer is a kernel of the GPUs, and no host can make one take longer",
+                message("refused.kernel_of_nccl"),
                 where=fault.where,
-                remedy="Set device.backend to gloo, over which it works on GPUs, too",
+                remedy=message("advice.gloo_for_slow_link"),
             )
             require(
                 on_cpu or not self.data_parallel.shard_ranks or fault.axis != "dp",
-                "copies of the weights are summed by FSDP2 in the GPU's own memory, where nothing "
-                "can be held back",
+                message("refused.summed_by_fsdp2"),
                 where=fault.where,
-                remedy="Set data_parallel.shard_ranks to 0, or another axis",
+                remedy=message("advice.no_shard_ranks"),
             )
 
     def _check_data(self) -> None:
         require(
             not self.data.text or self.model.vocab >= _BYTE_VALUES,
-            f"{self.model.vocab} tokens cannot hold the bytes of data.text",
+            message("refused.vocab_of_bytes", vocab=self.model.vocab),
             where="model.vocab",
-            remedy=f"Set it to {_BYTE_VALUES} or more",
+            remedy=message("advice.set_at_least", least=_BYTE_VALUES),
         )
 
     def _check_replicas(self) -> None:
@@ -250,16 +260,15 @@ class TrainerConfig:
         check_gradients(self.memory, self.data_parallel)
         require(
             self.data_parallel.zero < 3 or not self.model.tied,
-            "shards embedding and head one by one, and here they are one weight",
+            message("refused.shards_tied_weight"),
             where="data_parallel.zero",
-            remedy="Set it to 2 or less, or model.tied to false",
+            remedy=message("advice.untied"),
         )
         require(
             self.data_parallel.zero < 3 or self.layout.ep == 1,
-            f"shards all weights over the same ranks, and with layout.ep = {self.layout.ep} "
-            "experts have fewer replicas than the rest",
+            message("refused.shards_experts", ep=self.layout.ep),
             where="data_parallel.zero",
-            remedy="Set it to 2 or less, or layout.ep to 1",
+            remedy=message("advice.ep_1"),
         )
 
     def _check_faults(self) -> None:
@@ -268,17 +277,16 @@ class TrainerConfig:
             fault.check_steps(self.train.steps)
             require(
                 fault.kind != "hot_expert" or 0 <= fault.expert < self.moe.experts,
-                f"expert = {fault.expert} is none of the {self.moe.experts} experts of the model",
+                message("refused.no_such_expert", expert=fault.expert, experts=self.moe.experts),
                 where=fault.where,
-                remedy="Choose a lower one, or set moe.experts",
+                remedy=message("advice.lower_expert"),
             )
         for fault in self.faults:
             sized = bool(fault.delay_ms) != (self.pace.layer_ms > 0)
             require(
                 fault.kind != "sequence_imbalance"
                 or (self.data.documents == "long_tail" and sized),
-                "scales the time of blocks by the packed documents of their microbatch: the pace, or "
-                "a delay_ms of its own",
+                message("refused.scales_no_time"),
                 where=fault.where,
-                remedy="Set data.documents to long_tail, and either pace.layer_ms or its delay_ms",
+                remedy=message("advice.long_tail"),
             )

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import Message, message
 
 _T = TypeVar("_T")
 
@@ -40,7 +41,7 @@ def typed(raw: object, target: type[_T], *, where: str = "", strict: bool = True
         what, _, path = str(error).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".")
         raise ConfigError(
-            what.lower(),
+            message("refused.reason", reason=what.lower()),
             where=": ".join(filter(None, (where, field))),
             remedy=_remedy(_type_of(target, re.sub(r"\[.*?\]", ".0", field).split("."))),
         ) from error
@@ -60,12 +61,12 @@ def _type_of(target: Any, path: Sequence[str]) -> Any:
     return _type_of(get_args(target)[0], path[1:]) if get_origin(target) is tuple else None
 
 
-def _remedy(target: Any) -> str:
+def _remedy(target: Any) -> Message | str:
     """Return what to write for a type; empty where it says too little."""
     if get_origin(target) is Literal:
-        return f"Choose {_wanted(target)}"
+        return message("advice.choose_wanted", wanted=_wanted(target))
     wanted = _wanted(target)
-    return f"Write {wanted}" if wanted else ""
+    return message("advice.write_wanted", wanted=wanted) if wanted else ""
 
 
 def _wanted(target: Any) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from meshscope.probe.schema.message import message
+
 from .checks import in_range, require
 
 
@@ -36,7 +38,7 @@ class DataConfig:
             in_range(getattr(self, name), 1, where=f"data.{name}")
         require(
             not (self.text and self.documents == "long_tail"),
-            "packs synthetic documents only",
+            message("refused.synthetic_documents"),
             where="data.documents",
-            remedy="Remove data.text, or leave data.documents at whole",
+            remedy=message("advice.no_text"),
         )

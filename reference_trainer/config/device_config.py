@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from meshscope.probe.schema.message import message
+
 from .checks import in_range, require
 
 _MOST_TIMEOUT_S = 1e9
@@ -35,15 +37,15 @@ class DeviceConfig:
         """
         require(
             self.backend == "gloo" or self.kind == "cuda",
-            "nccl moves device memory only",
+            message("refused.nccl_on_cpu"),
             where="device.backend",
-            remedy="Set device.kind to cuda, or device.backend to gloo",
+            remedy=message("advice.cuda_or_gloo"),
         )
         require(
             self.backend == "gloo" or self.staging == "auto",
-            "stages nothing: nccl moves device memory only",
+            message("refused.stages_nothing"),
             where="device.staging",
-            remedy="Set it to auto, or device.backend to gloo",
+            remedy=message("advice.auto_or_gloo"),
         )
         in_range(self.timeout_s, 0.001, _MOST_TIMEOUT_S, where="device.timeout_s")
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message
 
 from .launcher import number_of
 
 AUTO = "auto"
-LAUNCH = "Start the ranks with torchrun, or unset RANK and WORLD_SIZE"
+LAUNCH = message("advice.torchrun_or_unset")
 """What to do where a rank's variables are wrong."""
 _OTHER_AXES = ("tp", "pp", "cp")
 
@@ -43,9 +44,9 @@ def check_job_size(layout: ParallelLayout, world_size: int) -> None:
     """
     if world_size != layout.world_size:
         raise ConfigError(
-            f"tp x pp x dp x cp = {layout.world_size} ranks, but the job has {world_size}",
+            message("refused.ranks_of_job", ranks=layout.world_size, world_size=world_size),
             where="layout",
-            remedy=f"Start it with torchrun --nproc_per_node {layout.world_size}",
+            remedy=message("advice.torchrun", world_size=layout.world_size),
         )
 
 
@@ -78,9 +79,9 @@ def _replicas(layout: Mapping[str, Any], world_size: int) -> int:
     replica = prod(size for size in sizes if isinstance(size, int) and size > 0)
     if world_size % replica:
         raise ConfigError(
-            f"{world_size} ranks are no whole number of replicas of tp x pp x cp = {replica}",
+            message("refused.no_whole_replicas", world_size=world_size, replica=replica),
             where="layout.dp",
-            remedy=f"Start a multiple of {replica} ranks, or give a number",
+            remedy=message("advice.whole_replicas", replica=replica),
         )
     return world_size // replica
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message
 
 from .conversion import typed
 from .fault_spec import ALL_RANKS, FaultSpec
@@ -102,20 +103,22 @@ def parse_fault(text: str) -> FaultSpec:
         name, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(
-                f"{setting!r} is not of the form key=value",
+                message("refused.no_fault_setting", setting=setting),
                 where=f"--fault {text}",
-                remedy="Write kind:key=value,key=value",
+                remedy=message("advice.fault_settings"),
             )
         if name.strip() in values:
             raise ConfigError(
-                f"{name.strip()} is given twice", where=f"--fault {text}", remedy="Remove one"
+                message("refused.given_twice", name=name.strip()),
+                where=f"--fault {text}",
+                remedy=message("advice.remove_one"),
             )
         values[name.strip()] = value.strip()
     known = {field.name for field in fields(FaultSpec)}
     if unknown := sorted(values.keys() - known):
         raise ConfigError(
-            f"unknown setting {unknown[0]!r}",
+            message("refused.unknown_setting", name=unknown[0]),
             where=f"--fault {text}",
-            remedy=f"Known settings: {', '.join(sorted(known - {'kind'}))}",
+            remedy=message("advice.known_settings", known=sorted(known - {"kind"})),
         )
     return typed(values, FaultSpec, where=f"--fault {text}", strict=False)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import Message, message
 
 from ..layout.group_members import groups_of_axis
 from .checks import in_range
@@ -110,7 +111,7 @@ class FaultSpec:
         if self.kind == "slow_rank":
             self._check_slow_rank()
         if self.kind == "slow_link" and not self.axis:
-            self._refuse("needs the axis of the slow group", "Set axis=tp, axis=pp or axis=dp")
+            self._refuse(message("refused.fault_without_axis"), message("advice.axis_of_fault"))
         if self.kind == "heavy_stage":
             self._check_heavy_stage()
 
@@ -121,16 +122,27 @@ class FaultSpec:
         for field in fields(self):
             if field.name not in allowed and getattr(self, field.name) != field.default:
                 owners = " and ".join(kinds_taking(field.name))
-                self._refuse(f"{field.name} belongs to {owners}", "Remove it")
+                self._refuse(
+                    message("refused.belongs_to", name=field.name, owners=owners),
+                    message("advice.remove_it"),
+                )
         if self.mode and self.mode not in MODES[self.kind]:
-            self._refuse(f"has no mode {self.mode!r}", f"Choose from {', '.join(MODES[self.kind])}")
+            self._refuse(
+                message("refused.no_mode", mode=self.mode),
+                message("advice.choose_from", known=MODES[self.kind]),
+            )
         if rule.needs and not any(getattr(self, name) for name in rule.needs):
             others = "".join(f" or {name}" for name in rule.needs[1:])
-            self._refuse("has no size", f"Set {rule.needs[0]} ({rule.purpose}){others}")
+            self._refuse(
+                message("refused.fault_without_size"),
+                message(
+                    "advice.size_of_fault", name=rule.needs[0], purpose=rule.purpose, others=others
+                ),
+            )
         if rule.only_once and (self.stop is not None or self.window):
-            self._refuse("happens once", "Remove stop and window, and set start to its step")
+            self._refuse(message("refused.happens_once"), message("advice.step_of_fault"))
         if rule.after_the_run and (self.start or self.stop is not None or self.window):
-            self._refuse("holds for the whole run", "Remove start, stop and window")
+            self._refuse(message("refused.whole_run"), message("advice.no_steps_of_fault"))
 
     def _check_ranges(self) -> None:
         for name, (least, most) in RANGES.items():
@@ -138,41 +150,40 @@ class FaultSpec:
                 most = self.rule.most_delay_ms
             in_range(getattr(self, name), least, most, where=f"{self.where}: {name}")
         if 0 < self.bytes_per_s < 1:
-            self._refuse("bytes_per_s is below 1", "Set it to 1 or more, or to 0 for no limit")
+            self._refuse(message("refused.rate_below_1"), message("advice.rate_or_no_limit"))
         if self.stop is not None and self.stop <= self.start:
             self._refuse(
-                f"stop = {self.stop} is not after start = {self.start}",
-                f"Set stop to {self.start + 1} or more",
+                message("refused.stop_before_start", stop=self.stop, start=self.start),
+                message("advice.stop_from", least=self.start + 1),
             )
 
     def _check_place(self) -> None:
         if self.has_coordinates and self.rank != RANDOM_RANK:
             self._refuse(
-                "is given a rank and coordinates", "Name the rank by rank or by tp, pp, dp and cp"
+                message("refused.rank_and_coordinates"), message("advice.rank_or_coordinates")
             )
         if self.rank == ALL_RANKS and not self.rule.may_hit_all:
-            self._refuse("cannot have rank=all", "Name one rank")
+            self._refuse(message("refused.not_of_all_ranks"), message("advice.name_one_rank"))
 
     def _check_slow_rank(self) -> None:
         duty = self.mode == "duty"
         if not duty and self.delay_ms == 0:
-            self._refuse("has no delay", "Set delay_ms to the time per microbatch")
+            self._refuse(message("refused.no_delay"), message("advice.delay_of_microbatch"))
         if duty == bool(self.delay_ms) or (not duty and self.stopped_frac):
-            self._refuse("mixes modes", "Give delay_ms, or mode=duty with stopped_frac")
+            self._refuse(message("refused.mixes_modes"), message("advice.delay_or_duty"))
         if not duty and self.period_ms != _PERIOD_MS:
-            self._refuse("has no periods", "Remove period_ms, or set mode=duty and stopped_frac")
+            self._refuse(message("refused.no_periods"), message("advice.no_period_or_duty"))
 
     def _check_heavy_stage(self) -> None:
         if not self.part:
-            self._refuse("needs what gets heavier", "Set part=layers, part=embed or part=head")
+            self._refuse(message("refused.no_part"), message("advice.part_of_stage"))
         if (self.part == "layers") != (self.stage is not None):
             self._refuse(
-                "names its stage for part=layers only",
-                "Set stage with part=layers; the embedding is on the first stage and the head on "
-                "the last",
+                message("refused.stage_of_layers_only"),
+                message("advice.stage_with_layers"),
             )
 
-    def _refuse(self, what: str, remedy: str) -> None:
+    def _refuse(self, what: Message, remedy: Message) -> None:
         raise ConfigError(what, where=self.where, remedy=remedy)
 
     @property
@@ -206,16 +217,16 @@ class FaultSpec:
         """
         if self.start >= steps:
             self._refuse(
-                f"start = {self.start} is behind the last of {steps} steps",
-                f"Set it to {steps - 1} or less, or train.steps to {self.start + 1} or more",
+                message("refused.start_behind_end", start=self.start, steps=steps),
+                message("advice.start_or_steps", most=steps - 1, least=self.start + 1),
             )
         on = min(steps, self.stop or steps) - self.start
         if on < 2 * self.window:
             self._refuse(
-                f"{on} steps from start to the end are no pair of blocks of window = {self.window}",
-                f"Set window to {on // 2}, or have {2 * self.window} steps"
+                message("refused.no_pair_of_blocks", steps=on, window=self.window),
+                message("advice.window_or_steps", window=on // 2, steps=2 * self.window)
                 if on > 1
-                else f"Remove window, or have {2 * self.window} steps",
+                else message("advice.no_window_or_steps", steps=2 * self.window),
             )
 
     def check_mesh(self, layout: ParallelLayout) -> None:
@@ -227,8 +238,8 @@ class FaultSpec:
         for rank in (self.rank, self.peer):
             if isinstance(rank, int) and not 0 <= rank < layout.world_size:
                 self._refuse(
-                    f"rank {rank} is outside 0..{layout.world_size - 1}",
-                    "Name a rank of the mesh, or rank=random",
+                    message("refused.rank_outside", rank=rank, last=layout.world_size - 1),
+                    message("advice.rank_of_mesh"),
                 )
         places = {axis: (getattr(layout, axis), f"layout.{axis}") for axis in _COORDINATES}
         places["stage"] = layout.pp * layout.vpp, "layout.pp x layout.vpp"
@@ -236,12 +247,13 @@ class FaultSpec:
             place = getattr(self, name)
             if place is not None and not 0 <= place < size:
                 self._refuse(
-                    f"{name} = {place} is outside 0..{size - 1}", f"Choose one below {size_name}"
+                    message("refused.place_outside", name=name, place=place, last=size - 1),
+                    message("advice.below_size", name=size_name),
                 )
         if self.axis and len(groups_of_axis(layout, self.axis)[0]) == 1:
             self._refuse(
-                f"axis {self.axis} has one rank per group, so nothing goes over its links",
-                f"Set layout.{self.axis} to 2 or more, or choose another axis",
+                message("refused.axis_without_links", axis=self.axis),
+                message("advice.axis_with_links", axis=self.axis),
             )
         if self.peer is not None:
             self._check_peer(self.peer, layout)
@@ -250,11 +262,11 @@ class FaultSpec:
         ends = {self.place(layout), peer}
         linked = any(ends <= set(group) for group in groups_of_axis(layout, self.axis))
         if self.rank == RANDOM_RANK and not self.has_coordinates:
-            self._refuse("has a peer of a random rank", "Name both ends")
+            self._refuse(message("refused.peer_of_random_rank"), message("advice.both_ends"))
         if len(ends) < 2 or not linked:
             self._refuse(
-                f"rank {peer} has no link to the other end along axis {self.axis}",
-                f"Name two ranks of one {self.axis} group",
+                message("refused.no_link", rank=peer, axis=self.axis),
+                message("advice.ranks_of_one_group", axis=self.axis),
             )
 
     def place(self, layout: ParallelLayout) -> int | None:

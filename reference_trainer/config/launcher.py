@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import Message, message
 
 
-def text_of(environment: Mapping[str, str], *names: str, remedy: str) -> str:
+def text_of(environment: Mapping[str, str], *names: str, remedy: Message) -> str:
     """Return the first of some variables that is set.
 
     Raises:
@@ -16,10 +17,10 @@ def text_of(environment: Mapping[str, str], *names: str, remedy: str) -> str:
     for name in names:
         if environment.get(name):
             return environment[name]
-    raise ConfigError("is not set in this process", where=names[0], remedy=remedy)
+    raise ConfigError(message("refused.not_set"), where=names[0], remedy=remedy)
 
 
-def number_of(environment: Mapping[str, str], *names: str, remedy: str) -> int:
+def number_of(environment: Mapping[str, str], *names: str, remedy: Message) -> int:
     """Return the first of some variables that is set, which counts something.
 
     Raises:
@@ -27,5 +28,7 @@ def number_of(environment: Mapping[str, str], *names: str, remedy: str) -> int:
     """
     text = text_of(environment, *names, remedy=remedy)
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{text!r} is no number", where=names[0], remedy=remedy)
+        raise ConfigError(
+            message("refused.value_no_number", value=text), where=names[0], remedy=remedy
+        )
     return int(text)

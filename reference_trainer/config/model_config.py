@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from meshscope.probe.schema.message import message
+
 from .checks import in_range, require
 
 _MOST_LAYERS = 10_000
@@ -46,21 +48,21 @@ class ModelConfig:
             in_range(getattr(self, name), 1, where=f"model.{name}")
         require(
             self.hidden % self.heads == 0,
-            f"{self.hidden} is not a multiple of model.heads = {self.heads}",
+            message("refused.width_of_heads", hidden=self.hidden, heads=self.heads),
             where="model.hidden",
-            remedy="Choose a width that the heads divide",
+            remedy=message("advice.width_of_heads"),
         )
         require(
             self.kv_heads == 0 or (self.kv_heads > 0 and self.heads % self.kv_heads == 0),
-            f"{self.kv_heads} does not divide model.heads = {self.heads}",
+            message("refused.kv_heads_of_model", kv_heads=self.kv_heads, heads=self.heads),
             where="model.kv_heads",
-            remedy="Choose a divisor of the heads, or 0 for as many",
+            remedy=message("advice.divisor_of_heads_or_0"),
         )
         require(
             self.family == "llama" or self.kv_heads in (0, self.heads),
-            "shared keys and values belong to the llama family",
+            message("refused.kv_heads_of_family"),
             where="model.kv_heads",
-            remedy="Set it to 0, or model.family to llama",
+            remedy=message("advice.llama"),
         )
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
 
 from .config import TrainerConfig
 from .conversion import typed
@@ -36,9 +37,9 @@ def preset_text(name: str) -> str:
     """
     if name not in preset_names():
         raise ConfigError(
-            f"there is no preset {name!r}",
+            message("refused.no_preset", name=name),
             where="--preset",
-            remedy=f"Choose one of {', '.join(preset_names())}",
+            remedy=message("advice.choose_one_of", known=list(preset_names())),
         )
     return (_CONFIGS / f"{name}.toml").read_text(encoding="utf-8")
 
@@ -53,7 +54,9 @@ def file_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"cannot be read ({error})", where=str(path), remedy="Name a text file in UTF-8"
+            message("refused.unreadable", error=error),
+            where=str(path),
+            remedy=message("advice.text_file"),
         ) from error
 
 
@@ -100,9 +103,11 @@ def _file_faults(path: Path) -> list[object]:
     tables = raw.get("faults")
     if others or not isinstance(tables, list):
         raise ConfigError(
-            f"holds {others[0]!r}" if others else "holds no [[faults]] table",
+            message("refused.holds_other", name=others[0])
+            if others
+            else message("refused.no_faults"),
             where=str(path),
-            remedy="Write one [[faults]] table per fault and nothing else; see docs/trainer-faults.md",
+            remedy=message("advice.faults_alone"),
         )
     _check_names(raw, TrainerConfig, str(path))
     return tables
@@ -118,9 +123,9 @@ def _toml(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"is not TOML ({error})",
+            message("refused.no_toml", error=error),
             where=where,
-            remedy="Write one [section] per table of settings",
+            remedy=message("advice.sections"),
         ) from error
 
 
@@ -130,14 +135,16 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     section, dot, name = path.strip().partition(".")
     if not equals or not dot:
         raise ConfigError(
-            f"{override!r} is not of the form section.field=value",
+            message("refused.no_override", override=override),
             where="--set",
-            remedy="Write for example --set model.layers=8",
+            remedy=message("advice.override"),
         )
     fields_of_section = raw.setdefault(section, {})
     if not isinstance(fields_of_section, dict):
         raise ConfigError(
-            f"{section} is no table with fields", where="--set", remedy="Change the file instead"
+            message("refused.no_fields", section=section),
+            where="--set",
+            remedy=message("advice.change_file"),
         )
     fields_of_section[name] = _toml_value(value.strip())
 
@@ -163,7 +170,9 @@ def _check_names(raw: Mapping[str, Any], target: type, where: str) -> None:
     for name, value in raw.items():
         if name not in known:
             raise ConfigError(
-                f"unknown setting {name!r}", where=where, remedy=f"Known: {', '.join(known)}"
+                message("refused.unknown_setting", name=name),
+                where=where,
+                remedy=message("advice.known", known=list(known)),
             )
         inner = next((t for t in (hints[name], *get_args(hints[name])) if is_dataclass(t)), None)
         if inner is None:

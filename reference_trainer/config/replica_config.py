@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
 
 from .checks import in_range, require
 
@@ -32,15 +33,15 @@ class DataParallelConfig:
         in_range(self.shard_ranks, 0, where="data_parallel.shard_ranks")
         if self.shard_ranks and self.zero != 3:
             raise ConfigError(
-                f"shards weights, which data_parallel.zero = {self.zero} keeps whole",
+                message("refused.shards_whole_weights", zero=self.zero),
                 where="data_parallel.shard_ranks",
-                remedy="Set data_parallel.zero to 3, or this to 0",
+                remedy=message("advice.zero_3"),
             )
         if self.compression != "none" and self.zero == 3:
             raise ConfigError(
-                "belongs to the gradient buckets, which zero = 3 does not have",
+                message("refused.no_buckets"),
                 where="data_parallel.compression",
-                remedy="Set it to none, or data_parallel.zero to 2 or less",
+                remedy=message("advice.no_compression"),
             )
 
     def check_replicas(self, replicas: int) -> None:
@@ -54,9 +55,9 @@ class DataParallelConfig:
         """
         if self.shard_ranks and replicas % self.shard_ranks:
             raise ConfigError(
-                f"{self.shard_ranks} does not divide layout.dp x layout.cp = {replicas}",
+                message("refused.shard_ranks", shard_ranks=self.shard_ranks, replicas=replicas),
                 where="data_parallel.shard_ranks",
-                remedy="Choose a divisor of layout.dp x layout.cp",
+                remedy=message("advice.divisor_of_replicas"),
             )
 
 
@@ -86,9 +87,9 @@ class MemoryConfig:
         """
         require(
             self.gradients == "fp32" or self.precision == "bf16",
-            "would round the gradients of fp32 weights",
+            message("refused.rounds_gradients"),
             where="memory.gradients",
-            remedy="Set memory.precision to bf16, or this to fp32",
+            remedy=message("advice.bf16_or_fp32"),
         )
 
 
@@ -102,13 +103,13 @@ def check_gradients(memory: MemoryConfig, data_parallel: DataParallelConfig) -> 
         return
     require(
         data_parallel.zero < 3,
-        "is of the gradient buckets, and FSDP2 keeps gradients as precise as its fp32 parts",
+        message("refused.type_of_buckets"),
         where="memory.gradients",
-        remedy="Set it to fp32, or data_parallel.zero to 2 or less",
+        remedy=message("advice.fp32_or_zero_2"),
     )
     require(
         data_parallel.compression == "none",
-        "compresses fp32 gradients, and those of memory.gradients = bf16 travel as they are",
+        message("refused.compresses_fp32"),
         where="data_parallel.compression",
-        remedy="Set it to none, or memory.gradients to fp32",
+        remedy=message("advice.none_or_fp32"),
     )

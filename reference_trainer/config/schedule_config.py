@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshscope.analyze.formulas.planning.stage_split import split_layers
-from meshscope.analyze.formulas.schedules.published import MANY, SCHEDULES
+from meshscope.analyze.formulas.schedules.schedule_records import MANY, SCHEDULES
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import ScheduleKind
 
 from .checks import FINITE, in_range, require
@@ -41,24 +42,24 @@ class ScheduleConfig:
         in_range(self.microbatches, 1, where="schedule.microbatches")
         require(
             all(count >= 1 for count in self.layers_per_stage),
-            "every stage needs at least one block",
+            message("refused.empty_stage"),
             where="schedule.layers_per_stage",
-            remedy="Give counts of 1 or more",
+            remedy=message("advice.counts_from_1"),
         )
         require(
             all(0 < weight <= FINITE for weight in self.stage_weights),
-            "every stage needs a weight above 0",
+            message("refused.stage_without_weight"),
             where="schedule.stage_weights",
-            remedy="Give finite numbers above 0",
+            remedy=message("advice.numbers_above_0"),
         )
         for name in ("embedding_weight", "head_weight"):
             in_range(getattr(self, name), 0, where=f"schedule.{name}")
         weighted = self.stage_weights or self.embedding_weight or self.head_weight
         require(
             not (self.layers_per_stage and weighted),
-            "is given together with weights",
+            message("refused.with_weights"),
             where="schedule.layers_per_stage",
-            remedy="Split the blocks by hand or by weight",
+            remedy=message("advice.by_hand_or_weight"),
         )
 
     def split(self, layers: int, stages: int) -> tuple[int, ...]:
@@ -79,28 +80,28 @@ class ScheduleConfig:
         """
         ranks, chunks, kind = layout.pp, layout.vpp, self.kind
         own = SCHEDULES[ScheduleKind(kind)]
-        remedy = "Set it to 1, or schedule.kind to interleaved-1f1b"
+        remedy = message("advice.one_chunk_of_kind")
         if own.is_v_shaped:
-            remedy = f"Set it to 2: {kind} has two stages per rank"
+            remedy = message("advice.two_chunks", kind=kind)
         elif own.chunks == MANY:
-            remedy = "Set it to 2 or more"
+            remedy = message("advice.set_at_least", least=2)
         require(
             own.fits_chunks(chunks),
-            f"{chunks} per rank does not fit schedule {kind}",
+            message("refused.chunks_of_kind", chunks=chunks, kind=kind),
             where="layout.vpp",
             remedy=remedy,
         )
         require(
             chunks == 1 or ranks >= 2,
-            f"{chunks} chunks per rank need a pipeline",
+            message("refused.chunks_without_pipeline", chunks=chunks),
             where="layout.pp",
-            remedy="Set it to 2 or more, or layout.vpp to 1 with schedule.kind 1f1b",
+            remedy=message("advice.pipeline_or_one_chunk"),
         )
         require(
             kind != "interleaved-1f1b" or self.microbatches % ranks == 0,
-            f"{self.microbatches} is not a multiple of layout.pp = {ranks}",
+            message("refused.microbatches_over_pp", microbatches=self.microbatches, ranks=ranks),
             where="schedule.microbatches",
-            remedy=f"Use a multiple of {ranks}: {kind} works in rounds of one per rank",
+            remedy=message("advice.multiple_for_rounds", ranks=ranks, kind=kind),
         )
         own.require_filled(ranks, self.microbatches, where="schedule.microbatches")
 
@@ -113,19 +114,19 @@ class ScheduleConfig:
         stages, split = layout.pp * layout.vpp, self.layers_per_stage
         require(
             layers >= stages,
-            f"{layers} blocks do not fill layout.pp x layout.vpp = {stages} stages",
+            message("refused.too_few_blocks", layers=layers, stages=stages),
             where="model.layers",
-            remedy="Give every stage at least one block",
+            remedy=message("advice.one_block_each"),
         )
         require(
             not split or (len(split) == stages and sum(split) == layers),
-            f"{list(split)} is not a split of {layers} blocks over {stages} stages",
+            message("refused.split_of_blocks", split=list(split), layers=layers, stages=stages),
             where="schedule.layers_per_stage",
-            remedy="Give one count per stage that sum to model.layers",
+            remedy=message("advice.count_for_each_stage"),
         )
         require(
             len(self.stage_weights) in (0, stages),
-            f"{len(self.stage_weights)} weights for {stages} stages",
+            message("refused.weights_of_stages", count=len(self.stage_weights), stages=stages),
             where="schedule.stage_weights",
-            remedy="Give one weight per stage",
+            remedy=message("advice.weight_for_each_stage"),
         )

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
 
 from .launcher import number_of, text_of
 
-_REMEDY = "Start the ranks with srun, or set RANK, WORLD_SIZE and LOCAL_RANK"
+_REMEDY = message("advice.srun")
 _FIRST_PORT = 20_000
 _PORTS = 10_000
 """Ports below those that Linux gives to outgoing connections."""
@@ -70,7 +71,7 @@ def _tasks_here(environment: Mapping[str, str]) -> int:
     here = _number(environment, "SLURM_NODEID")
     if here >= len(counts):
         raise ConfigError(
-            f"{text!r} has no count for node {here}",
+            message("refused.no_tasks_of_node", text=text, here=here),
             where="SLURM_STEP_TASKS_PER_NODE",
             remedy=_REMEDY,
         )

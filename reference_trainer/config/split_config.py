@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message
 
 from .checks import in_range, require
 
@@ -72,9 +73,13 @@ class MoeConfig:
             in_range(getattr(self, name), 0, where=f"moe.{name}")
         require(
             self.experts_per_token >= 1 and (not self.experts or self.experts >= self.chosen),
-            f"{self.experts_per_token} is not between 1 and moe.experts = {self.experts}",
+            message(
+                "refused.experts_of_token",
+                experts_per_token=self.experts_per_token,
+                experts=self.experts,
+            ),
             where="moe.experts_per_token",
-            remedy="Send a token to at most as many experts as there are",
+            remedy=message("advice.fewer_experts_of_token"),
         )
 
     @property
@@ -104,15 +109,15 @@ def check_splits(
     replicas = layout.dp * layout.cp
     require(
         replicas % layout.ep == 0,
-        f"{layout.ep} does not divide layout.dp x layout.cp = {replicas}",
+        message("refused.ep_over_replicas", ep=layout.ep, replicas=replicas),
         where="layout.ep",
-        remedy="Expert groups lie inside the replicas: choose a divisor",
+        remedy=message("advice.divisor_for_experts"),
     )
     require(
         layout.ep == 1 or moe.experts > 0,
-        f"{layout.ep} ranks have no experts to share",
+        message("refused.no_experts_to_share", ep=layout.ep),
         where="layout.ep",
-        remedy="Set moe.experts to a multiple of it, or layout.ep to 1",
+        remedy=message("advice.multiple_of_experts"),
     )
     _divides("moe.experts", moe.experts, layout.ep, "layout.ep")
 
@@ -126,9 +131,9 @@ def _check_tokens(
     if tensor.sequence_parallel:
         require(
             layout.tp > 1,
-            "splits tokens over one rank",
+            message("refused.tokens_over_one_rank"),
             where="tensor.sequence_parallel",
-            remedy="Set layout.tp to 2 or more, or sequence_parallel to false",
+            remedy=message("advice.tp_or_no_split"),
         )
         parts, name = parts * layout.tp, f"{name} x layout.tp"
     _divides("model.seq_len", model.seq_len, parts, name)
@@ -137,7 +142,7 @@ def _check_tokens(
 def _divides(field: str, value: int, parts: int, parts_name: str) -> None:
     require(
         value % parts == 0,
-        f"{value} is not a multiple of {parts_name} = {parts}",
+        message("refused.not_a_multiple", value=value, parts_name=parts_name, parts=parts),
         where=field,
-        remedy="Change one of the two",
+        remedy=message("advice.change_one"),
     )

@@ -23,6 +23,7 @@ from meshscope.probe.clock import now_ns
 from meshscope.probe.reader.rank_records import read_rank
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.manifest import MANIFEST_NAME, read_json, write_json
+from meshscope.probe.schema.message import message
 from meshscope.probe.schema.record_payloads import encode_records
 from meshscope.probe.schema.records import RECORD_TYPES
 from meshscope.probe.schema.ring import HEADER_BYTES, RING_NAME
@@ -107,9 +108,9 @@ def own_capture(faults: Sequence[ResolvedFault], mesh: Mesh, comm: Communicator)
         recorded, _ = comm.share_own(fault.rank, (int(directory is not None), 0), mesh.device)
         if not recorded:
             raise ConfigError(
-                f"rank {fault.rank} has no capture whose clock could be wrong",
+                message("refused.no_capture_of_clock", rank=fault.rank),
                 where="fault clock_skew",
-                remedy="Start the run with meshscope run",
+                remedy=message("advice.meshscope_run"),
             )
         if fault.rank == mesh.rank:
             own = directory

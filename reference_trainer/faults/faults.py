@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from meshscope.probe.clock import now_ns
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message
 
 from ..config.fault_plan import ResolvedFault
 from ..model.pace import PartRunner
@@ -262,12 +263,10 @@ class FaultInjector:
             own = (pause.longest_ns if pause else 0, 0)
             longest_ns, _ = comm.share_own(fault.rank, own, mesh.device)
             if longest_ns < fault.delay_ns:
-                raise ConfigError(
-                    f"a collection of the largest heap takes {longest_ns / 1e6:.0f} ms here, "
-                    f"and not {fault.spec.delay_ms:g} ms",
-                    where=fault.spec.where,
-                    remedy=f"Set delay_ms to {longest_ns / 1e6 * 0.8:.0f} or less",
-                )
+                most_ms, asked_ms = round(longest_ns / 1e6), fault.spec.delay_ms
+                what = message("refused.longest_collection", longest_ms=most_ms, delay_ms=asked_ms)
+                remedy = message("advice.shorter_delay", most_ms=round(0.8 * longest_ns / 1e6))
+                raise ConfigError(what, where=fault.spec.where, remedy=remedy)
 
     def _start_duty_cycles(self, comm: Communicator, mesh: Mesh) -> None:
         """Start a helper for each victim, on the first rank that can send it signals."""

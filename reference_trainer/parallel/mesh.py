@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import Axis
 
 from ..config.checks import in_range
@@ -69,7 +70,11 @@ class Place:
         )
         if place.rank >= place.world_size:
             last = place.world_size - 1
-            raise ConfigError(f"{place.rank} is outside 0..{last}", where="RANK", remedy=LAUNCH)
+            raise ConfigError(
+                message("refused.value_outside", rank=place.rank, last=last),
+                where="RANK",
+                remedy=LAUNCH,
+            )
         # Of these torch says nothing, or waits for ever at an address that is none.
         text_of(environment, "MASTER_ADDR", remedy=LAUNCH)
         in_range(_number(environment, "MASTER_PORT"), 1, _MOST_PORT, where="MASTER_PORT")
@@ -186,7 +191,7 @@ def _torch_device(device: DeviceConfig, place: Place) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError(
-            "this torch sees no GPU", where="device.kind", remedy="Set device.kind to cpu"
+            message("refused.no_gpu"), where="device.kind", remedy=message("advice.device_cpu")
         )
     index = device_index(place, torch.cuda.device_count(), device.backend)
     torch.cuda.set_device(index)
@@ -206,9 +211,9 @@ def device_index(place: Place, gpus: int, backend: str) -> int:
     """
     if place.local_ranks > gpus and backend == "nccl":
         raise ConfigError(
-            f"nccl needs a GPU per rank, and {place.local_ranks} ranks of this host have {gpus}",
+            message("refused.gpu_for_each_rank", local_ranks=place.local_ranks, gpus=gpus),
             where="device.backend",
-            remedy=f"Set it to gloo to share GPUs, or start at most {gpus} ranks per host",
+            remedy=message("advice.gloo_or_fewer_ranks", gpus=gpus),
         )
     if place.local_ranks > gpus and place.local_rank == 0:
         many = f"{gpus} GPUs in turn" if gpus > 1 else "1 GPU (cuda:0)"
@@ -251,5 +256,5 @@ def own_group(
         if rank in ranks:
             own = MeshGroup(axis=axis, ranks=ranks, position=ranks.index(rank), handle=handle)
     if own is None:
-        raise ConfigError(f"rank {rank} is outside the mesh", where="layout")
+        raise ConfigError(message("refused.rank_outside_mesh", rank=rank), where="layout")
     return own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshscope.analyze.formulas.planning.pipeline_replay import StepCost, held_peak, replay
-from meshscope.analyze.formulas.schedules.published import MANY, SCHEDULES, rank_orders
+from meshscope.analyze.formulas.schedules.schedule_records import MANY, SCHEDULES, rank_orders
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind

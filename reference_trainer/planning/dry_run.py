@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshscope.analyze.formulas.planning.stage_split import layer_ranges
-from meshscope.analyze.formulas.schedules.published import SCHEDULES, SPLIT_BACKWARD
+from meshscope.analyze.formulas.schedules.schedule_records import SCHEDULES, SPLIT_BACKWARD
 from meshscope.probe.schema.terms import Axis
 
 from ..config.config import TrainerConfig

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshscope.analyze.formulas.planning.pipeline_replay import held_peak
-from meshscope.analyze.formulas.schedules.published import rank_orders, stages_of_rank
+from meshscope.analyze.formulas.schedules.schedule_records import rank_orders, stages_of_rank
 
 from ..config.config import TrainerConfig
 from .block_parts import block_parts, block_tokens

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from meshscope.analyze.formulas.schedules.published import SPLIT_BACKWARD
+from meshscope.analyze.formulas.schedules.schedule_records import SPLIT_BACKWARD
 
 from ..config.config import TrainerConfig
 from ..faults.faults import FaultInjector

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from meshscope.analyze.formulas.planning.stage_split import layer_ranges
-from meshscope.analyze.formulas.schedules.published import rank_orders, stages_of_rank
+from meshscope.analyze.formulas.schedules.schedule_records import rank_orders, stages_of_rank
 
 from ..compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
 from ..config.config import TrainerConfig

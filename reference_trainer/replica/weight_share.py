@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from meshscope.analyze.formulas.schedules.published import SPLIT_BACKWARD
+from meshscope.analyze.formulas.schedules.schedule_records import SPLIT_BACKWARD
 from meshscope.probe.schema.terms import Axis
 
 from ..config.config import TrainerConfig

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
 
 from ..config.config import TrainerConfig
 from ..faults.ground_truth import Span
@@ -95,16 +96,16 @@ def _open_text(config: TrainerConfig) -> Tensor:
         size = path.stat().st_size
         if size < wanted:
             raise ConfigError(
-                f"{path} has {size} bytes, fewer than the {wanted} of a sequence and its label",
+                message("refused.text_too_short", path=path, size=size, wanted=wanted),
                 where="data.text",
-                remedy="Use a longer text, or a smaller model.seq_len",
+                remedy=message("advice.longer_text"),
             )
         return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
     except (OSError, RuntimeError) as error:
         raise ConfigError(
-            f"{path} cannot be read ({error})",
+            message("refused.path_unreadable", path=path, error=error),
             where="data.text",
-            remedy="Name a file of every host",
+            remedy=message("advice.file_of_every_host"),
         ) from error
 
 

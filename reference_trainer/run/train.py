@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from meshscope import probe
-from meshscope.analyze.formulas.schedules.published import rank_of_last_stage
+from meshscope.analyze.formulas.schedules.schedule_records import rank_of_last_stage
 from meshscope.probe.clock import now_ns
 
 from ..checkpoint.checkpoint import Checkpoints

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from meshscope.analyze.formulas.planning.pipeline_replay import held_peak
 from meshscope.analyze.formulas.schedules.passes import Pass
-from meshscope.analyze.formulas.schedules.published import rank_orders
+from meshscope.analyze.formulas.schedules.schedule_records import rank_orders
+from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import Axis
 
 from ..compat import FakeTensorMode
@@ -120,21 +121,21 @@ def check_simulation(config: TrainerConfig, rank: int) -> None:
     last = config.layout.world_size - 1
     require(
         0 <= rank <= last,
-        f"rank {rank} is outside 0..{last}",
+        message("refused.rank_outside", rank=rank, last=last),
         where="--simulate-rank",
-        remedy="Name ranks of the mesh",
+        remedy=message("advice.ranks_of_mesh"),
     )
     require(
         config.moe.experts == 0 or config.moe.capacity_factor > 0,
-        "is 0, so the sizes of messages depend on what the router says, and nothing has values here",
+        message("refused.sizes_of_router"),
         where="moe.capacity_factor",
-        remedy="Simulate an even load with --set moe.capacity_factor=1",
+        remedy=message("advice.even_load"),
     )
     require(
         not config.memory.offload,
-        "moves activations to host memory, which a simulation cannot tell from a device's",
+        message("refused.offload_in_simulation"),
         where="memory.offload",
-        remedy="Simulate with --set memory.offload=false",
+        remedy=message("advice.no_offload"),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshscope.analyze.formulas.schedules.passes import Pass
-from meshscope.analyze.formulas.schedules.published import SCHEDULES, rank_orders
+from meshscope.analyze.formulas.schedules.schedule_records import SCHEDULES, rank_orders
 from meshscope.probe.schema.layout import MESH_AXES
 from meshscope.probe.schema.terms import ScheduleKind
 

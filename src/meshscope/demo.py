@@ -24,6 +24,7 @@ from meshscope.analyze.output.text import to_text
 from meshscope.analyze.wording.quantities import percent
 from meshscope.probe.launching.launch import run
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
+from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import FindingKind
 
 RANKS = 8
@@ -79,9 +80,9 @@ def run_demo(folder: Path | None = None) -> DemoResult:
     runs_dir, truth_dir = base / "runs", base / "truth"
     if (runs_dir / RUN_ID).exists():
         raise ConfigError(
-            "the demo has run here already",
+            message("refused.demo_ran"),
             where=str(runs_dir / RUN_ID),
-            remedy="Name another folder",
+            remedy=message("advice.other_folder"),
         )
     typer.echo(
         f"Training {RANKS} ranks (TP2 x PP2 x DP2, gloo) for {STEPS} steps; "
@@ -93,9 +94,9 @@ def run_demo(folder: Path | None = None) -> DemoResult:
     code = run(_command(truth_dir), runs_dir, run_id=RUN_ID, environment=environment)
     if code != 0:
         raise MeshscopeError(
-            f"the training run ended with exit code {code}",
+            message("refused.training_failed", exit_code=code),
             where=str(runs_dir / RUN_ID),
-            remedy="Its own messages are above",
+            remedy=message("advice.messages_above"),
         )
     result = diagnose(load_trace(runs_dir / RUN_ID))
     typer.echo(to_text(result))

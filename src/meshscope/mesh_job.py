@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshscope.probe.schema.message import message
+
 _OF_LAUNCHERS = (
     "RANK",
     "LOCAL_RANK",
@@ -57,7 +59,7 @@ def launch(
 
     if not command:
         raise ConfigError(
-            "no script to run", where="mesh_run", remedy='Write mesh_run("train.py", ranks=2)'
+            message("refused.no_script"), where="mesh_run", remedy=message("advice.mesh_run")
         )
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[-60:] or "run"
     run_id = f"{slug}-{secrets.token_hex(4)}"

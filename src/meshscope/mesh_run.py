@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshscope.probe.schema.message import message
+
 if TYPE_CHECKING:
     from meshscope.analyze.explain.run_account import Account
     from meshscope.analyze.gate.facts import Baseline
@@ -158,8 +160,16 @@ def _check_names(axis: str, wanted: Mapping[str, int]) -> None:
         for name in names:
             if name not in known:
                 near = get_close_matches(name, known, 1, 0.5)
-                remedy = f"Did you mean {near[0]}" if near else f"Use one of {', '.join(known)}"
-                raise ConfigError(f"{name} is no {what}", where="assert_collectives", remedy=remedy)
+                remedy = (
+                    message("advice.meant", name=near[0])
+                    if near
+                    else message("advice.use_one_of", known=known)
+                )
+                raise ConfigError(
+                    message("refused.no_such_name", name=name, what=what),
+                    where="assert_collectives",
+                    remedy=remedy,
+                )
 
 
 def _other_counts(account: Account, axis: str, wanted: Mapping[str, int]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy  # noqa: F401 - what the writer thread needs is imported once here, not in every child
 import pyarrow  # noqa: F401
 
-from meshscope.probe.recording.heads import collective_head, p2p_head, span_head
+from meshscope.probe.recording.record_heads import collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 
 

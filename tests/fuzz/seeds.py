@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from meshscope.probe.agent.host_directory import HostDirectory
 from meshscope.probe.agent.settings import AgentSettings
-from meshscope.probe.recording.heads import collective_head
+from meshscope.probe.recording.record_heads import collective_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.rundir import create_run
 

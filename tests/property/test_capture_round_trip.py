@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.heads import carried, collective_head, p2p_head, span_head
+from meshscope.probe.recording.record_heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.records import MEMORY_VALUES
 from meshscope.probe.schema.ring import HEADER_BYTES, read_ring

@@ -96,16 +96,16 @@ def estimate_offsets(trace: Trace) -> pa.Table:
     clock_of = {rank: position[trace.clock_of(rank)] for rank in trace.ranks}
     ranks = np.bincount(np.array([*clock_of.values()], dtype=np.int64), minlength=len(names))
     ends = collective_ends(trace, clock_of)
-    told_apart = np.array([name in set(trace.clocks.values()) for name in names])
+    separated = np.array([name in set(trace.clocks.values()) for name in names])
     sound = ClockForest(len(names))
-    sound.connect(_sharpened(trace, clock_of, told_apart, _by_collectives(ends, least=SOUND)))
+    sound.connect(_sharpened(trace, clock_of, separated, _by_collectives(ends, least=SOUND)))
     maps, middle = to_middles(sound, ranks.astype(float))
     times, read_on = (ends[name].to_numpy(np.int64) for name in ("time_ns", "clock"))
     in_sets = ends.assign(time_ns=moved(times, read_on, maps), clock=middle[read_on])
     sets = ClockForest(len(names))
     bounds = _by_causality(trace, clock_of, maps, middle)
     found = _by_collectives(in_sets, least=1)
-    sets.connect([*_consistent(found, bounds, told_apart), *bounds.values()])
+    sets.connect([*_consistent(found, bounds, separated), *bounds.values()])
     weights = np.bincount(middle, ranks, minlength=len(names)).astype(float)
     set_maps, reference = to_middles(sets, weights)
     rows = []
@@ -155,7 +155,7 @@ class _ByEnds(NamedTuple):
 
 
 def _sharpened(
-    trace: Trace, clock_of: dict[int, int], told_apart: BoolArray, found: list[_ByEnds]
+    trace: Trace, clock_of: dict[int, int], separated: BoolArray, found: list[_ByEnds]
 ) -> list[Comparison]:
     """Return the comparisons by collectives, those by causality where these are far less in doubt.
 
@@ -166,9 +166,9 @@ def _sharpened(
     is_sharp = all(one.to_first.error_ns < ROUGH_NS for one in compared)
     if is_sharp and not any(one.is_host for one in found):
         return compared
-    count = len(told_apart)
+    count = len(separated)
     bounds = _by_causality(trace, clock_of, [SAME_CLOCK] * count, np.arange(count))
-    consistent = _consistent(found, bounds, told_apart)
+    consistent = _consistent(found, bounds, separated)
     sharp = []
     for one in consistent:
         other = bounds.get((one.first, one.clock), one)
@@ -180,7 +180,7 @@ def _sharpened(
 
 
 def _consistent(
-    found: list[_ByEnds], bounds: Mapping[tuple[int, int], Comparison], told_apart: BoolArray
+    found: list[_ByEnds], bounds: Mapping[tuple[int, int], Comparison], separated: BoolArray
 ) -> list[Comparison]:
     """Return the comparisons by common ends as far as causality allows them.
 
@@ -200,7 +200,7 @@ def _consistent(
         if apart_ns > bound.to_first.error_ns + one.error_ns:
             consistent.append(bound)
             continue
-        if is_uneven or (told_apart[first] and told_apart[clock]):
+        if is_uneven or (separated[first] and separated[clock]):
             error_ns = max(one.error_ns, apart_ns + bound.to_first.error_ns)
             wide = one._replace(error_ns=error_ns)
             compared = Comparison(first, clock, wide, None if is_uneven else one.error_ns)
@@ -270,12 +270,12 @@ def _table(rows: list[dict[str, object]]) -> pa.Table:
 
 def _needed(trace: Trace, estimates: pa.Table) -> dict[str, tuple[str, ClockMap]]:
     """Return reference and map of each clock; no map where it would not better the times."""
-    told_apart = set(trace.clocks.values())
+    separated = set(trace.clocks.values())
     found = {}
     for row in estimates.to_pylist():
         clock, reference, offset_ns = row["host"], row["reference_host"], row["offset_ns"]
         doubt = max(row["error_ns"], LEAST_CORRECTION_NS)
-        if {clock, reference} <= told_apart and not _is_vague(row):
+        if {clock, reference} <= separated and not _is_vague(row):
             doubt = 0.0
         one = ClockMap(row["time_ns"], offset_ns, (row["drift_ppm"] or 0.0) / 1e6, row["error_ns"])
         found[clock] = (reference, one if abs(offset_ns) > doubt or one.drift else SAME_CLOCK)
@@ -289,11 +289,11 @@ def _is_vague(row: Mapping[str, Any]) -> bool:
 
 def _left_in_doubt(trace: Trace, estimates: pa.Table) -> Iterator[Limit]:
     """Yield how far clocks that are told apart may be off, where that is not corrected for want of certainty."""
-    told_apart = set(trace.clocks.values())
+    separated = set(trace.clocks.values())
     rows = [
         row
         for row in estimates.to_pylist()
-        if {row["host"], row["reference_host"]} <= told_apart
+        if {row["host"], row["reference_host"]} <= separated
         and _is_vague(row)
         and not row["drift_ppm"]
         and abs(row["offset_ns"]) <= row["error_ns"]

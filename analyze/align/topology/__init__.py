@@ -1,1 +1,1 @@
-"""Which mesh axis each process group lies along: stated, named or told by its traffic."""
+"""Which mesh axis each process group lies along: stated, named or inferred from its traffic."""

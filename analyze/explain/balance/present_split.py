@@ -8,6 +8,7 @@ from meshscope.probe.schema.errors import ConfigError
 
 from ...align.topology.stated_job import ARGUMENTS
 from ...formulas.planning.source import stated_split
+from ...wording.message import message
 from ..memory.expected import stated_settings
 from ..run_account import Account
 from ..whatif.layers import inferred_layers
@@ -34,18 +35,19 @@ def present_split(
     if stated is not None:
         fits = len(stated) == stages and min(stated) >= 0 and sum(stated) > 0
         if not fits or (isinstance(total, int) and sum(stated) != total):
-            of_model = f" with the sum {total}" if isinstance(total, int) else ""
             raise ConfigError(
-                f"{','.join(map(str, stated))} is not the split of {stages} stages",
+                message("refused.split_of_stages", split=",".join(map(str, stated)), stages=stages),
                 where="--layers",
-                remedy=f"Give {stages} counts{of_model}",
+                remedy=message("advice.counts_with_sum", stages=stages, layers=total)
+                if isinstance(total, int)
+                else message("advice.counts_alone", stages=stages),
             )
         if present.pipeline.chunks == 1 and min([1, *stated[1:-1]]) < 1:
             empty = 1 + list(stated[1:-1]).index(0)
             raise ConfigError(
-                f"stage {empty} has passes, but is stated to have no layers",
+                message("refused.stage_without_layers", empty=empty),
                 where="--layers",
-                remedy="Give today's layers of every stage",
+                remedy=message("advice.layers_of_every_stage"),
             )
         return tuple(stated)
     found = None
@@ -53,9 +55,9 @@ def present_split(
         found = inferred_layers(present.centre_ns.sum(axis=0), total)
     if found is None:
         raise ConfigError(
-            "the layers of each stage are unknown: neither the capture nor their costs tell them",
+            message("refused.layers_unknown"),
             where=str(account.trace.path),
-            remedy="State today's split, such as --layers 4,4,4,4",
+            remedy=message("advice.state_split"),
         )
     return tuple(int(count) for count in found)
 

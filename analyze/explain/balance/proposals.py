@@ -127,9 +127,9 @@ class _Pricing:
         if self._memory is None:
             if cap_bytes is not None:
                 raise ConfigError(
-                    "cannot be held: the capture has no peak of memory by stage",
+                    message("refused.memory_cap_without_peak"),
                     where="--memory",
-                    remedy="Leave it out, or record memory",
+                    remedy=message("advice.without_memory_cap"),
                 )
             self.limits.append(message("unknown.memory_of_splits"))
         elif self._memory.present_bytes is not None:
@@ -146,10 +146,11 @@ class _Pricing:
             or min(split) < 0
         ):
             raise ConfigError(
-                f"{','.join(map(str, split))} does not fit the run",
+                message("refused.split_of_run", split=",".join(map(str, split))),
                 where=where,
-                remedy=f"Give {sum(self._now)} layers over {len(self._now)} stages, with one or "
-                "more on each stage between the ends",
+                remedy=message(
+                    "advice.layers_between_ends", layers=sum(self._now), stages=len(self._now)
+                ),
             )
         return tuple(split)
 
@@ -319,8 +320,7 @@ class _Pricing:
 def _too_small(cap_bytes: float, least_bytes: float) -> ConfigError:
     """Return the error of a cap under which no split fits."""
     return ConfigError(
-        f"no split fits under {cap_bytes / 1e9:.2f} GB; "
-        f"the least that one needs is {least_bytes / 1e9:.2f} GB",
+        message("refused.no_split_under_cap", cap_bytes=cap_bytes, least_bytes=least_bytes),
         where="--memory",
-        remedy="Recompute activations, make microbatches smaller, or use more stages",
+        remedy=message("advice.less_memory"),
     )

@@ -26,7 +26,7 @@ from ...tables.trace import Trace
 from ..replay.program import Program
 from .effects import Expected, Work
 from .passes import computing_pieces, edge_of_pieces
-from .work_of_sequences import told_excess
+from .work_of_sequences import excess_of_sequences
 
 MIN_CORRELATION = 0.5
 """Least correlation between a rank and the others of its replica; noise of independent ranks
@@ -145,7 +145,7 @@ def _stated_excess(trace: Trace, passes: pd.DataFrame) -> FloatArray | None:
     healthy = ~passes["is_slow"].to_numpy(bool)
     # A stage without a healthy rank shows by its slow ones how its passes follow the lengths.
     alone = np.bincount(group, healthy) == 0
-    return told_excess(time_ns, known, group, healthy | alone[group])
+    return excess_of_sequences(time_ns, known, group, healthy | alone[group])
 
 
 def _together(stated: FloatArray | None, seen: pd.Series | None) -> FloatArray:

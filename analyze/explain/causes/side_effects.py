@@ -56,7 +56,7 @@ def with_side_effects(
     if len(program.windows.steps) < 2 * MIN_STEPS:
         return players
     steps = _Steps(program)
-    found = _told_apart(
+    found = _separated(
         {
             number: parted
             for number, player in enumerate(players)
@@ -152,7 +152,7 @@ class _Parted(NamedTuple):
     """What it usually costs in the steps with it, over all ranks."""
 
 
-def _told_apart(found: dict[int, _Parted]) -> dict[int, _Parted]:
+def _separated(found: dict[int, _Parted]) -> dict[int, _Parted]:
     """Return the causes that leave enough steps without any of them, the most costly ones.
 
     Of two that take turns, hardly a step is without either, and a few bad ones would be all that both are

@@ -21,7 +21,7 @@ LEAST_EXPECTED = 0.05
 """Share of the mean pass below which no fitted pass is believed."""
 
 
-def told_excess(
+def excess_of_sequences(
     time_ns: FloatArray, work: FloatArray, group: IntArray, informative: BoolArray
 ) -> FloatArray | None:
     """Return by how much its sequences make each pass longer than one of the mean microbatch.

@@ -12,6 +12,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 
 from ...align.steps.microbatch_work import FEATURES
 from ...tables.arrays import FloatArray
+from ...wording.message import message
 from .cube import Cube, IntArray, cube_of
 
 KEYS = ("rank", "step", "kind", "microbatch")
@@ -124,13 +125,13 @@ def grid_of(durations: pd.DataFrame, layout: ParallelLayout | None) -> Grid:
     absent = [name for name in (*KEYS, "dur_ns") if name not in durations.columns]
     if absent:
         raise TraceFormatError(
-            f"has no column {', '.join(absent)}",
+            message("refused.no_columns", names=absent),
             where="durations",
-            remedy=f"Give {', '.join(KEYS)} and dur_ns",
+            remedy=message("advice.columns_of_durations", known=KEYS),
         )
     frame = durations[durations["dur_ns"] > 0]
     if frame.empty:
-        raise TraceFormatError("hold no positive duration", where="durations")
+        raise TraceFormatError(message("refused.no_positive_duration"), where="durations")
     item = frame["microbatch"].astype(np.int64)
     if "chunk" in frame.columns:
         span = int(item.max()) + 2

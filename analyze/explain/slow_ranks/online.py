@@ -17,6 +17,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 
 from ...tables.arrays import BoolArray, FloatArray
+from ...wording.message import message
 from .alarms import Alarms
 from .conclude import Measured, calm_verdict
 from .cube import cube_of
@@ -84,7 +85,12 @@ class OnlineDetector:
         values = np.asarray(durations, dtype=np.float64)
         if values.ndim != 3 or values.shape[:2] != (len(self._cube.ranks), self._kinds):
             raise ConfigError(
-                f"have shape {values.shape}, not ({len(self._cube.ranks)}, {self._kinds}, items)",
+                message(
+                    "refused.shape_of_durations",
+                    shape=values.shape,
+                    ranks=len(self._cube.ranks),
+                    kinds=self._kinds,
+                ),
                 where="durations",
             )
         cells = self._cube.fill(values)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ...wording.message import message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionSettings:
@@ -46,11 +48,11 @@ class DetectionSettings:
         names = ("smallest", "spread", "large_job_spread", "wander", "false_alarms_per_window")
         for name in names:
             if not 0 < getattr(self, name) < 1:
-                raise ConfigError("must lie between 0 and 1", where=f"detection.{name}")
+                raise ConfigError(message("refused.not_between_0_and_1"), where=f"detection.{name}")
         for name in ("steps_between_false_alarms", "baseline_steps"):
             if getattr(self, name) < 2:
-                raise ConfigError("must be at least 2", where=f"detection.{name}")
+                raise ConfigError(message("refused.below_2"), where=f"detection.{name}")
         if self.memory_steps < self.baseline_steps:
             raise ConfigError(
-                "is shorter than detection.baseline_steps", where="detection.memory_steps"
+                message("refused.memory_below_baseline"), where="detection.memory_steps"
             )

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import TraceFormatError
 
+from ...read.ndtimeline.columns import read_columns
 from ...tables.arrays import FloatArray, IntArray
-from ...tables.parquet_file import to_read
 from ...wording.limits import Limit, limit_text
 from ...wording.message import message
 from . import optypes as op
@@ -85,15 +84,16 @@ def read_job(parquet: Path) -> Job:
     dp_ranks = _whole_replicas(rank, limits)
     if not dp_ranks:
         raise TraceFormatError(
-            "no replica has a worker on every stage", where=str(parquet), remedy="Record all stages"
+            message("refused.no_whole_replica"),
+            where=str(parquet),
+            remedy=message("advice.all_stages"),
         )
     patterns = _patterns(columns, dp_ranks, limits)
     if not patterns:
         raise TraceFormatError(
-            "no step is whole",
+            message("refused.no_whole_step"),
             where=str(parquet),
-            remedy="The published metrics need one step in which every worker is recorded "
-            "and all replicas ran the same operations",
+            remedy=message("advice.whole_step"),
         )
     return Job(
         meta=_meta(parquet, rank, limits),
@@ -108,9 +108,11 @@ def read_job(parquet: Path) -> Job:
 def _usable_rows(parquet: Path, limits: list[Limit]) -> tuple[Columns, tuple[str, ...]]:
     """Return the columns without rows that have no time or an unknown type."""
     table = _read(parquet)
-    encoded = table["optype"].combine_chunks()
+    encoded = table["optype"]
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()
+    # Each row group has names of its own.
+    encoded = encoded.unify_dictionaries().combine_chunks()
     declared = tuple(map(str, encoded.dictionary.to_pylist()))
     number = {name: i for i, name in enumerate(op.KNOWN)}
     codes = np.array([number.get(name, -1) for name in declared], np.int64)
@@ -129,7 +131,7 @@ def _usable_rows(parquet: Path, limits: list[Limit]) -> tuple[Columns, tuple[str
         columns = {name: values[usable] for name, values in columns.items()}
     if not len(columns["step"]):
         raise TraceFormatError(
-            "holds no operation that can be used",
+            message("refused.no_operation"),
             where=str(parquet),
             remedy=" ".join(map(limit_text, limits)),
         )
@@ -145,13 +147,14 @@ def _read(parquet: Path) -> pa.Table:
     Raises:
         TraceFormatError: The file is damaged, or a column holds something else.
     """
+    table = read_columns(parquet, optional=["gmc"], is_bounded=False)
+    names = [name for name in table.column_names if name != "mb_id"]
     try:
-        present = set(pq.read_schema(to_read(parquet)).names)
-        names = [*_NATURAL, "mc", *present & {"gmc"}, "start_ts", "duration", "optype"]
-        table = pq.read_table(to_read(parquet), columns=names)
-        columns = {name: _as_number(name, table[name]) for name in table.column_names}
-    except (pa.ArrowException, OSError) as error:
-        raise TraceFormatError(f"cannot be read ({error})", where=str(parquet)) from error
+        columns = {name: _as_number(name, table[name]) for name in names}
+    except pa.ArrowException as error:
+        raise TraceFormatError(
+            message("refused.not_opened", reason=error), where=str(parquet)
+        ) from error
     return pa.table(columns)
 
 
@@ -179,7 +182,7 @@ def _ranks(columns: Columns, parquet: Path) -> dict[tuple[int, int], list[int]]:
     for dp_rank, stage, own in rows.tolist():
         ranks.setdefault((dp_rank, stage), []).append(own)
     if len(np.unique(rows[:, 2])) < len(rows):
-        raise TraceFormatError("one rank has several places in the mesh", where=str(parquet))
+        raise TraceFormatError(message("refused.several_places"), where=str(parquet))
     return ranks
 
 

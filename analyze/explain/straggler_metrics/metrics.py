@@ -117,13 +117,15 @@ def published_metrics(parquet: Path) -> PublishedMetrics:
         replayer = Replayer(job)
     except ValueError as error:
         raise TraceFormatError(
-            f"cannot be replayed: {error}", where=str(parquet), remedy="Check its clocks"
+            message("refused.no_replay", error=error),
+            where=str(parquet),
+            remedy=message("advice.clocks"),
         ) from error
     times = replayer.replay([Scenario(own_length=everything), Scenario(own_length=nothing)])
     measured, (recorded, ideal) = replayer.measured_s(), times.span_s
     recorded_end, ideal_end = times.finish_s
     if not min(measured.min(), recorded_end.min(), ideal_end.min()) > 0:
-        raise TraceFormatError("holds a step without length", where=str(parquet))
+        raise TraceFormatError(message("refused.step_without_length"), where=str(parquet))
     launch, slowdown = measured.mean() / recorded_end.mean(), recorded.mean() / ideal_end.mean()
     parts = parts_by_length(job, replayer, ideal_end) if slowdown >= MIN_SLOWDOWN else None
     return PublishedMetrics(

@@ -13,11 +13,9 @@ from ...load.ingested import is_ingested
 from ...read.detect import InputFormat, classify
 from ...read.input_paths import find_files
 from ...read.source_files import content_key, source_files
+from ...wording.message import message
 
-_NEEDED = (
-    "The published metrics need an NDTimeline job: one parquet file with a row for each operation "
-    "of every worker. Without --compat, stragglers are told for every capture"
-)
+_NEEDED = message("advice.published_metrics")
 
 
 def find_job(path: Path) -> Path:
@@ -31,19 +29,21 @@ def find_job(path: Path) -> Path:
     """
     if not path.exists() and not has_magic(str(path)):
         raise TraceFormatError(
-            "no such file or directory", where=str(path), remedy="Check the path"
+            message("refused.no_such_path"), where=str(path), remedy=message("advice.path")
         )
     if is_run_directory(path):
         return find_job(_source(path))
     files = find_files(path)
     jobs = [file for file in files if classify(file) is InputFormat.NDTIMELINE]
     if not jobs:
-        raise TraceFormatError("holds no NDTimeline job", where=str(path), remedy=_NEEDED)
+        raise TraceFormatError(
+            message("refused.no_ndtimeline_job"), where=str(path), remedy=_NEEDED
+        )
     if len(jobs) > 1:
         raise TraceFormatError(
-            f"holds {len(jobs)} jobs: {', '.join(file.name for file in jobs[:4])} …",
+            message("refused.holds_jobs", jobs=len(jobs), files=[file.name for file in jobs[:4]]),
             where=str(path),
-            remedy="Name the parquet file of one of them",
+            remedy=message("advice.one_parquet_file"),
         )
     return jobs[0].path
 
@@ -51,11 +51,13 @@ def find_job(path: Path) -> Path:
 def _source(run: Path) -> Path:
     """Return what an ingested run was made from."""
     if not is_ingested(run):
-        raise TraceFormatError("is no NDTimeline job", where=str(run), remedy=_NEEDED)
+        raise TraceFormatError(
+            message("refused.not_ndtimeline_job"), where=str(run), remedy=_NEEDED
+        )
     section = read_json(run / MANIFEST_NAME)["ingested"]
     if section.get("origin") != "ndtimeline":
         raise TraceFormatError(
-            f"was made from {section.get('origin')}, not from an NDTimeline job",
+            message("refused.made_from_other", origin=section.get("origin")),
             where=str(run),
             remedy=_NEEDED,
         )
@@ -66,8 +68,8 @@ def _source(run: Path) -> Path:
         is_same = False
     if not is_same:
         raise TraceFormatError(
-            f"its source {source} is gone or has changed",
+            message("refused.source_gone", source=source),
             where=str(run),
-            remedy="Name the parquet file of the job itself",
+            remedy=message("advice.file_of_job"),
         )
     return source

@@ -65,7 +65,7 @@ def stage_costs(
     else:
         now, said = _judged(cost_ns.sum(axis=0), then, repair)
     if repair is not None:
-        said += repair.told(beyond_layers(cost_ns, now), cost_ns)
+        said += repair.messages(beyond_layers(cost_ns, now), cost_ns)
     ends = message("whatif.ends_stay") if repair is None else message("whatif.left_stays")
     said.append(ends)
     return moved_costs(cost_ns, now, np.array(then, np.float64), repair), said

@@ -39,7 +39,7 @@ class StageRepair:
             found |= self._meant(change)
         return found
 
-    def told(self, beyond_ns: FloatArray, cost_ns: FloatArray) -> Iterator[Message]:
+    def messages(self, beyond_ns: FloatArray, cost_ns: FloatArray) -> Iterator[Message]:
         """Say what is done, in which order, and which repair finds nothing to do.
 
         Args:

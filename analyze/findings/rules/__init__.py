@@ -19,7 +19,7 @@ from .devices import clock_throttle
 from .ended import ends
 from .experts import popular_experts
 from .host import host_stalls, unrecorded_delays
-from .host_alone import hosts_alone
+from .host_only_trace import host_only_findings
 from .idle import idle_devices
 from .jitter import jitter
 from .link_rates import slow_rates
@@ -69,5 +69,5 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     memory_growth,
     missing,
     missing_device_activity,
-    hosts_alone,
+    host_only_findings,
 )

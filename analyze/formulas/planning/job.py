@@ -11,7 +11,7 @@ from meshscope.probe.schema.model import ModelDescription
 from meshscope.probe.schema.terms import ScheduleKind
 
 from ...wording.message import Message, message
-from ..schedules.published import SCHEDULES, V_SHAPED, schedule_names
+from ..schedules.schedule_records import SCHEDULES, V_SHAPED, schedule_names
 
 _MOST_SEQUENCES = 1 << 20
 """Of a microbatch: more is a slip of the pen."""

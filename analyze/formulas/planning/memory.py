@@ -11,7 +11,7 @@ from meshscope.probe.schema.terms import ScheduleKind
 
 from ...tables.arrays import FloatArray
 from ..schedules.passes import Order, PassKind
-from ..schedules.published import rank_orders
+from ..schedules.schedule_records import rank_orders
 from . import moments
 from .job import PlannedJob, Recompute
 from .layer_parts import PAPER, layer_parts

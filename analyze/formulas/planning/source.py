@@ -19,7 +19,7 @@ from meshscope.probe.schema.terms import ScheduleKind
 
 from ...wording.limits import Limit
 from ...wording.message import Message, message
-from ..schedules.published import schedule_names
+from ..schedules.schedule_records import schedule_names
 from .job import PlannedJob, Recompute
 from .model_file import DTYPE_BYTES, ModelFile, read_model_file
 from .settings import PlanSettings

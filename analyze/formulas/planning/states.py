@@ -15,7 +15,7 @@ from functools import lru_cache
 from meshscope.probe.schema.model import ModelDescription
 from meshscope.probe.schema.model import parameters as counts
 
-from ..schedules import published
+from ..schedules import schedule_records
 from .job import PlannedJob
 from .terms import Category, Term
 
@@ -41,7 +41,7 @@ class RankParameters:
 
 def stages_of_rank(job: PlannedJob, rank: int) -> tuple[int, ...]:
     """Return the stages of a pipeline rank in model order."""
-    return published.stages_of_rank(job.schedule, rank, job.layout.pp, job.layout.vpp)
+    return schedule_records.stages_of_rank(job.schedule, rank, job.layout.pp, job.layout.vpp)
 
 
 def layers_of_stage(job: PlannedJob, stage: int) -> range:

@@ -4,7 +4,7 @@ from .graph import PassCosts, ScheduleGraph, ScheduleTimes, replayed_bubble_frac
 from .lanes import replay_lanes
 from .passes import Order, Pass, PassKind
 from .plan import PASS_KINDS, Plan, make_plan
-from .published import (
+from .schedule_records import (
     CHUNKED,
     SCHEDULES,
     SPLIT_BACKWARD,

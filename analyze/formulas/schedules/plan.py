@@ -11,7 +11,7 @@ from meshscope.probe.schema.terms import ScheduleKind, SpanKind
 
 from ...tables.arrays import IntArray
 from .passes import PassKind
-from .published import rank_orders
+from .schedule_records import rank_orders
 
 PASS_KINDS = (
     SpanKind.FORWARD,

@@ -15,6 +15,7 @@ import msgspec
 from meshscope.probe.schema.errors import ConfigError
 
 from ...tables.trace import Trace
+from ...wording.message import message
 from ..hta.bridge import header, rank_tables, ranks_with_events, time_base_ns
 from ..hta.raw import raw_events
 from ..hta.rows import Symbols, event_rows
@@ -36,18 +37,18 @@ def export_hta(trace: Trace, folder: Path) -> list[Path]:
     ranks = ranks_with_events(trace)
     if not ranks:
         raise ConfigError(
-            "no rank has events of a profiler",
+            message("refused.export_other_form"),
             where=str(trace.path),
-            remedy="Export to csv or perfetto, or record with the PyTorch profiler",
+            remedy=message("advice.export_other_form"),
         )
     folder.mkdir(parents=True, exist_ok=True)
     files = {rank: folder / f"rank{rank:05d}.json.gz" for rank in ranks}
     others = {file for file in folder.iterdir() if file.suffix in (".json", ".gz")}
     if others - set(files.values()):
         raise ConfigError(
-            "holds other traces, which would be loaded as ranks of this run",
+            message("refused.other_traces_in_folder"),
             where=str(folder),
-            remedy="Name an empty folder",
+            remedy=message("advice.empty_folder"),
         )
     base_ns = time_base_ns(trace, ranks)
     for rank, file in files.items():

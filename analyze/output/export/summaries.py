@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-from ...scale.outlook import outlook_of
+from ...scale.first_answer import outlook_of
 from ...scale.slow_ranks import FirstAnswer
 from ...scale.store import Summaries
 from ...scale.summary import SCHEMA

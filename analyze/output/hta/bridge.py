@@ -15,6 +15,7 @@ from meshscope.probe.schema.listing import listed
 
 from ...load.load import load_trace
 from ...tables.trace import Trace
+from ...wording.message import message
 from .extra import require_hta
 from .raw import raw_events, raw_header
 from .rows import TABLES, Symbols, event_rows
@@ -60,7 +61,9 @@ def open(
     frames = {rank: event_rows(rank_tables(trace, rank), symbols) for rank in chosen}
     empty = [rank for rank in chosen if frames[rank].empty]
     if empty:
-        raise ConfigError(f"rank {empty[0]} has no events of a profiler", where=str(trace.path))
+        raise ConfigError(
+            message("refused.rank_without_profiler", rank=empty[0]), where=str(trace.path)
+        )
     base_ns = time_base_ns(trace, chosen)
 
     def raw_of(rank: int) -> dict[str, Any]:
@@ -122,17 +125,19 @@ def _chosen(trace: Trace, ranks: Sequence[int] | None) -> list[int]:
         unknown = sorted(set(ranks) - set(trace.ranks))
         if unknown or not ranks:
             raise ConfigError(
-                f"rank {unknown[0]} is not in the run" if unknown else "no rank is asked for",
+                message("refused.rank_not_in_run", name=unknown[0])
+                if unknown
+                else message("refused.no_rank_asked_for"),
                 where=str(trace.path),
-                remedy=f"Ranks of the run: {listed(trace.ranks, most=16)}",
+                remedy=message("advice.ranks_of_run", ranks=listed(trace.ranks, most=16)),
             )
         return sorted(set(ranks))
     found = ranks_with_events(trace, ["kernel"])
     if not found:
         raise ConfigError(
-            "no rank has device events, which HolisticTraceAnalysis needs",
+            message("refused.no_device_events"),
             where=str(trace.path),
-            remedy="Record with the PyTorch profiler, activities CPU and CUDA",
+            remedy=message("advice.record_profiler"),
         )
     if len(found) < len(trace.ranks):
         missing = sorted(set(trace.ranks) - set(found))

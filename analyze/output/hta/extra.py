@@ -7,8 +7,10 @@ from importlib.util import find_spec
 
 from meshscope.probe.schema.errors import ConfigError
 
+from ...wording.message import message
+
 SUPPORTED = "0.5.0"
-_INSTALL = "Install it with: pip install 'meshscope[hta]'"
+_INSTALL = message("advice.install_hta")
 
 
 def require_hta() -> None:
@@ -21,19 +23,17 @@ def require_hta() -> None:
     try:
         found = version("HolisticTraceAnalysis")
     except PackageNotFoundError:
-        raise ConfigError("HolisticTraceAnalysis is not installed", remedy=_INSTALL) from None
+        raise ConfigError(message("refused.no_hta"), remedy=_INSTALL) from None
     if found != SUPPORTED:
         raise ConfigError(
-            f"HolisticTraceAnalysis {found} keeps its traces differently from {SUPPORTED}",
+            message("refused.other_hta", found=found, supported=SUPPORTED),
             remedy=_INSTALL,
         )
     pandas = version("pandas")
     if int(pandas.split(".", maxsplit=1)[0]) >= 3:
         raise ConfigError(
-            f"HolisticTraceAnalysis {SUPPORTED} does not work with pandas {pandas}",
-            remedy="Install it with pandas below 3: pip install 'meshscope[hta]'",
+            message("refused.hta_with_pandas", supported=SUPPORTED, pandas=pandas),
+            remedy=message("advice.older_pandas"),
         )
     if find_spec("psutil") is None:
-        raise ConfigError(
-            "psutil is not installed, which HolisticTraceAnalysis needs", remedy=_INSTALL
-        )
+        raise ConfigError(message("refused.no_psutil"), remedy=_INSTALL)

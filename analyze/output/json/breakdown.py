@@ -28,9 +28,9 @@ def breakdown_to_json(trace: Trace, step: int | None = None) -> dict[str, Any]:
     known = sorted({int(step) for steps in seen for step in steps} - {-1})
     if step is not None and step not in known:
         raise MeshscopeError(
-            f"step {step} has no device events",
+            message("refused.step_without_device_events", step=step),
             where=str(trace.path),
-            remedy=f"Steps with device events: {known[0]}..{known[-1]}"
+            remedy=message("advice.steps_with_device_events", first=known[0], last=known[-1])
             if known
             else limit_text(NO_KERNELS),
         )

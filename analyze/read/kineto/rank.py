@@ -28,7 +28,7 @@ from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table
-from .side_streams import told_apart, unknown_notes
+from .side_streams import separated, unknown_notes
 from .stream import CHUNK_BYTES, EventStream
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
@@ -155,7 +155,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     rank, header = source.rank, source.header
     info = header.distributed_info or DistributedInfo()
     links = device_links(roles)
-    roles = told_apart(roles, links)
+    roles = separated(roles, links)
     steps = step_windows(roles) if place.steps is None else place.steps
     windows, links = first_step_work(steps, roles.device, links)
     issued = IssueContext.of(roles, links, steps)

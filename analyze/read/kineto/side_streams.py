@@ -32,7 +32,7 @@ _SHOWN = 4
 Mask = npt.NDArray[np.bool_]
 
 
-def told_apart(roles: RoledEvents, links: DeviceLinks) -> RoledEvents:
+def separated(roles: RoledEvents, links: DeviceLinks) -> RoledEvents:
     """Return the events with the kernels that may communicate as ``unknown``."""
     device = roles.device
     category = np.where(maybe_communication(device, links), _UNKNOWN, device.category)

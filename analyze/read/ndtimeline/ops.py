@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.listing import listed
@@ -18,14 +17,12 @@ from meshscope.probe.schema.listing import listed
 from ...wording.limits import Limit, limit_text
 from ...wording.message import message
 from ..detect import NDTIMELINE_COLUMNS
+from .columns import read_columns
 
 Mask = npt.NDArray[np.bool_]
 
-MOST_ROWS = 1_000_000
-"""Larger files are refused; a job of 8 workers has about 200 rows a step."""
 SEQUENCE_END = 100_000
 """Larger positions in a step are damage: they would be mistaken for those of another step."""
-_MOST_BYTES = 256 << 20
 _LONGEST_S = 4.6e9
 """A start and a duration below it add up within 64 bits of nanoseconds."""
 _MOST_RANKS = 1 << 20
@@ -50,7 +47,7 @@ def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[
         TraceFormatError: The file is damaged or too large, a column is of another kind, no
             row can be used, or a worker has two places in the mesh.
     """
-    table = _read(parquet)
+    table = read_columns(parquet)
     numbers = {name: _numbers(table, name, parquet) for name in NDTIMELINE_COLUMNS - {"optype"}}
     types = _types(table, parquet)
     is_possible = _are_possible(numbers)
@@ -96,31 +93,6 @@ def _only_once(ops: pd.DataFrame, limits: list[Limit]) -> pd.DataFrame:
         return ops
     limits.append(message("missing.operations_again", lost=int(is_again.sum()), count=len(ops)))
     return ops[~is_again].reset_index(drop=True)
-
-
-def _read(parquet: Path) -> pa.Table:
-    try:
-        with pq.ParquetFile(parquet, read_dictionary=["optype"]) as file:
-            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            size = sum(group.total_byte_size for group in groups)
-            if file.metadata.num_rows > MOST_ROWS or size > _MOST_BYTES:
-                raise TraceFormatError(
-                    message(
-                        "refused.too_many_rows",
-                        rows=file.metadata.num_rows,
-                        size_bytes=size,
-                        most_rows=MOST_ROWS,
-                        most_bytes=_MOST_BYTES,
-                    ),
-                    where=str(parquet),
-                    remedy=message("advice.fewer_steps"),
-                )
-            return file.read(columns=sorted(NDTIMELINE_COLUMNS))
-    except (pa.ArrowException, OSError, KeyError) as error:  # KeyError: optype is nested
-        reason = str(error).partition("\n")[0]
-        raise TraceFormatError(
-            message("refused.not_opened", reason=reason), where=str(parquet)
-        ) from error
 
 
 def _numbers(table: pa.Table, name: str, parquet: Path) -> npt.NDArray[np.float64]:

@@ -26,7 +26,7 @@ from ..kineto.rows import (
     runtime_call_table,
     step_table,
 )
-from ..kineto.side_streams import told_apart, unknown_notes
+from ..kineto.side_streams import separated, unknown_notes
 from .activities import GRAPH_NAME
 from .nccl import Membership, kernel_arguments
 from .ranges import NamedSpans, NvtxEvents, Ranges, innermost, nvtx_spans, nvtx_steps, operators
@@ -68,7 +68,7 @@ def process_tables(events: ProcessEvents, rank: int, base_ns: int) -> ProcessTab
     """
     host = _host_events(events, base_ns)
     roles, links, thread = _roles(events, host, base_ns)
-    roles = told_apart(roles, links)
+    roles = separated(roles, links)
     launched = links.launch - base_ns
     steps, unused = nvtx_steps(events.nvtx, events.ranges)
     notes: list[Limit] = [] if steps else [message("scope.no_step_range")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 
+from ...schema.message import Message, message
 from ..errors import ConfigError
 from .stated import MOST, MOST_LAYERS
 
@@ -89,60 +90,83 @@ class ModelDescription:
             ConfigError: A size is missing, negative, or contradicts another one.
         """
         for name in ("num_layers", "hidden_size", "num_heads", "vocab_size", "seq_len"):
-            _require(getattr(self, name) >= 1, name, "must be at least 1", "Write its size")
+            _require(
+                getattr(self, name) >= 1,
+                name,
+                message("refused.below_least", least=1),
+                message("advice.its_size"),
+            )
         for field in fields(self):
             value = getattr(self, field.name)
             if type(value) is int:
                 in_range = 0 <= value <= MOST
-                _require(in_range, field.name, f"{value} is no size", "Write 0 or more")
+                _require(
+                    in_range,
+                    field.name,
+                    message("refused.value_no_size", value=value),
+                    message("advice.write_at_least", least=0),
+                )
         for name in ("num_layers", "mtp_layers"):
-            text = f"{getattr(self, name)} is too many"
-            _require(getattr(self, name) <= MOST_LAYERS, name, text, f"Write {MOST_LAYERS} or less")
+            count = getattr(self, name)
+            text = message("refused.too_many", count=count)
+            _require(
+                count <= MOST_LAYERS, name, text, message("advice.write_at_most", most=MOST_LAYERS)
+            )
         self._fill_in_heads()
         self._fill_in_mlp()
         for name in ("dense_layers", "windowed_layers"):
             chosen = getattr(self, name) or ()
             inside = all(0 <= layer < self.num_layers for layer in chosen)
-            text = f"names a layer outside 0 to {self.num_layers - 1}"
-            _require(inside, name, text, "Count layers from 0")
+            text = message("refused.layer_outside", last=self.num_layers - 1)
+            _require(inside, name, text, message("advice.layers_counted_from_0"))
 
     def _fill_in_heads(self) -> None:
         put = object.__setattr__
         if self.kv_lora_rank:
             dim = self.qk_nope_head_dim + self.qk_rope_head_dim
-            text = "latent attention needs the width of a head"
-            remedy = "Write qk_nope_head_dim, qk_rope_head_dim and v_head_dim"
+            text = message("refused.latent_attention")
+            remedy = message("advice.write_latent_widths")
             _require(dim > 0 and self.v_head_dim > 0, "kv_lora_rank", text, remedy)
             put(self, "head_dim", dim)
         if not self.head_dim:
             divides = self.hidden_size % self.num_heads == 0
-            text = f"{self.num_heads} heads do not divide a width of {self.hidden_size}"
-            _require(divides, "num_heads", text, "Write head_dim")
+            text = message("refused.heads_of_width", heads=self.num_heads, width=self.hidden_size)
+            _require(divides, "num_heads", text, message("advice.write_field", name="head_dim"))
             put(self, "head_dim", self.hidden_size // self.num_heads)
         put(self, "kv_heads", self.kv_heads or self.num_heads)
         put(self, "v_head_dim", self.v_head_dim or self.head_dim)
-        text = f"{self.kv_heads} does not divide {self.num_heads} heads"
+        text = message("refused.kv_heads", kv_heads=self.kv_heads, heads=self.num_heads)
         _require(
-            self.num_heads % self.kv_heads == 0, "kv_heads", text, "Write a divisor of num_heads"
+            self.num_heads % self.kv_heads == 0,
+            "kv_heads",
+            text,
+            message("advice.divisor_of_num_heads"),
         )
 
     def _fill_in_mlp(self) -> None:
         put = object.__setattr__
         if self.experts:
-            text = f"{self.experts_per_token} is not between 1 and {self.experts} experts"
-            fits = 1 <= self.experts_per_token <= self.experts
-            _require(
-                fits, "experts_per_token", text, "Write the experts that a token passes (top-k)"
+            text = message(
+                "refused.experts_per_token", count=self.experts_per_token, experts=self.experts
             )
+            fits = 1 <= self.experts_per_token <= self.experts
+            _require(fits, "experts_per_token", text, message("advice.experts_of_token"))
             put(self, "expert_ffn_size", self.expert_ffn_size or self.ffn_size)
-            text, remedy = "the width of an expert is missing", "Write expert_ffn_size"
+            text = message("refused.no_expert_width")
+            remedy = message("advice.write_field", name="expert_ffn_size")
             _require(self.expert_ffn_size > 0, "expert_ffn_size", text, remedy)
-            text, remedy = "the width of the dense layers is missing", "Write ffn_size"
+            text = message("refused.no_dense_width")
+            remedy = message("advice.write_field", name="ffn_size")
             _require(not self.dense_layers or self.ffn_size > 0, "ffn_size", text, remedy)
         else:
             alone = self.experts_per_token + self.expert_ffn_size + self.shared_ffn_size
-            text = "there are no experts, but a size of theirs"
-            _require(not alone and not self.dense_layers, "experts", text, "Write experts")
+            text = message("refused.size_of_no_experts")
+            _require(
+                not alone and not self.dense_layers,
+                "experts",
+                text,
+                message("advice.write_field", name="experts"),
+            )
             put(self, "ffn_size", self.ffn_size or 4 * self.hidden_size)
 
     @classmethod
@@ -161,15 +185,15 @@ class ModelDescription:
         missing = [name for name in needed if name not in given]
         if missing:
             raise ConfigError(
-                f"{', '.join(missing)} missing",
+                message("refused.fields_missing", names=missing),
                 where=where,
-                remedy="State them: sizes of the whole model",
+                remedy=message("advice.sizes_of_model"),
             )
         try:
             return cls(**read)  # type: ignore[arg-type]
         except ConfigError as error:
             raise ConfigError(
-                error.what, where=f"{where}.{error.where}", remedy=error.remedy
+                error.said["what"], where=f"{where}.{error.where}", remedy=error.said["remedy"]
             ) from None
 
 
@@ -181,20 +205,24 @@ def checked_value(name: str, value: object, where: str) -> object:
     """
     known = {field.name: field for field in fields(ModelDescription)}
     if name not in known:
-        remedy = f"Use {', '.join(known)}"
-        raise ConfigError(f"unknown field {name!r:.60}", where=where, remedy=remedy)
+        remedy = message("advice.use", known=list(known))
+        raise ConfigError(message("refused.unknown_field", name=name), where=where, remedy=remedy)
     if known[name].type == "bool":
         if isinstance(value, bool):
             return value
-        remedy = f"Write {name} = true or {name} = false"
-        raise ConfigError(f"{value!r:.60} is neither", where=f"{where}.{name}", remedy=remedy)
+        remedy = message("advice.true_or_false", name=name)
+        raise ConfigError(
+            message("refused.no_boolean", value=value), where=f"{where}.{name}", remedy=remedy
+        )
     if name in ("dense_layers", "windowed_layers"):
         return _layers(name, value, where)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if type(value) is not int or not 0 <= value <= MOST:
-        what = f"{value!r:.60} is no size"
-        raise ConfigError(what, where=f"{where}.{name}", remedy="Write a whole number")
+        what = message("refused.value_no_size", value=value)
+        raise ConfigError(
+            what, where=f"{where}.{name}", remedy=message("advice.write_whole_number")
+        )
     return value
 
 
@@ -203,10 +231,12 @@ def _layers(name: str, value: object, where: str) -> tuple[int, ...]:
         return tuple(range(min(value, 1 << 20)))
     if isinstance(value, list | tuple) and all(type(layer) is int for layer in value):
         return tuple(sorted(set(value)))
-    remedy = f"Write {name} = [0, 1, 2], or {name} = 3 for the first three"
-    raise ConfigError(f"{value!r} names no layers", where=f"{where}.{name}", remedy=remedy)
+    remedy = message("advice.list_of_layers_or_count", name=name)
+    raise ConfigError(
+        message("refused.value_no_layers", value=value), where=f"{where}.{name}", remedy=remedy
+    )
 
 
-def _require(holds: bool, where: str, what: str, remedy: str) -> None:  # noqa: FBT001
+def _require(holds: bool, where: str, what: Message, remedy: Message) -> None:  # noqa: FBT001
     if not holds:
         raise ConfigError(what, where=where, remedy=remedy)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ...schema.message import message
 from ..errors import ConfigError
 from .description import ModelDescription
 
@@ -59,9 +60,9 @@ def _mapping(source: object, where: str) -> Mapping[str, Any]:
     found = to_dict() if callable(to_dict) else getattr(source, "__dict__", None)
     if not isinstance(found, Mapping):
         raise ConfigError(
-            f"{type(source).__name__} describes no model",
+            message("refused.kind_no_model", kind=type(source).__name__),
             where=where,
-            remedy="Give sizes by name, a Hugging Face config or Megatron's arguments",
+            remedy=message("advice.sizes_or_config"),
         )
     return found
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...schema.message import message
 from ..errors import ConfigError
 from .stated import MOST_LAYERS, check_counts, check_lists, check_switches
 
@@ -97,18 +98,16 @@ _FAMILIES: dict[str, dict[str, object]] = {
 """What each family builds; ``tied`` is what it does where its config does not say."""
 _LEARNED_POSITIONS = frozenset({"gpt2", "gpt_bigcode", "opt"})
 _REFUSED = {
-    "vision_config": "has a vision tower, whose FLOPs no formula here counts",
-    "audio_config": "has an audio tower, whose FLOPs no formula here counts",
-    "is_encoder_decoder": "is an encoder with a decoder",
-    "ssm_cfg": "has layers without attention",
-    "mamba_d_state": "has layers without attention",
-    "state_size": "has layers without attention",
-    "linear_num_key_heads": "has layers of linear attention",
-    "hybrid_override_pattern": "has layers without attention",
+    "vision_config": message("refused.vision_tower"),
+    "audio_config": message("refused.audio_tower"),
+    "is_encoder_decoder": message("refused.encoder_decoder"),
+    "ssm_cfg": message("refused.no_attention"),
+    "mamba_d_state": message("refused.no_attention"),
+    "state_size": message("refused.no_attention"),
+    "linear_num_key_heads": message("refused.linear_attention"),
+    "hybrid_override_pattern": message("refused.no_attention"),
 }
-_STATE_IT = (
-    "State num_layers, hidden_size, num_heads, vocab_size and the like under [model] instead"
-)
+_STATE_IT = message("advice.state_sizes_under_model")
 
 
 def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, object]:
@@ -129,7 +128,7 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
     if built is None:
         if not _is_like_llama(config):
             raise ConfigError(
-                f"is of the family {family or 'unknown'!r}, which is not known here",
+                message("refused.family_not_known", family=family or "unknown"),
                 where=f"{where}: model_type",
                 remedy=_STATE_IT,
             )
@@ -279,7 +278,7 @@ def _window(config: Mapping[str, Any], family: str, found: dict[str, object]) ->
         other = sorted(set(map(str, kinds)) - set(_WINDOWED) - {"full_attention"})
         if other:
             raise ConfigError(
-                f"has layers of the kind {other[0]!r}, whose FLOPs no formula here counts",
+                message("refused.kind_of_layers", kind=other[0]),
                 where="layer_types",
                 remedy=_STATE_IT,
             )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...schema.message import message
 from ..errors import ConfigError
 from .stated import MOST_LAYERS, check_counts, check_switches
 
@@ -47,9 +48,9 @@ def fields_of_megatron(arguments: Mapping[str, Any], where: str) -> dict[str, ob
     args.setdefault("num_experts", args.get("num_moe_experts"))
     if args.get("hybrid_override_pattern") or args.get("hybrid_layer_pattern"):
         raise ConfigError(
-            "has layers without attention, whose FLOPs no formula here counts",
+            message("refused.layers_without_attention"),
             where=f"{where}: hybrid_override_pattern",
-            remedy="Leave the model out: MFU is then unknown, not wrong",
+            remedy=message("advice.leave_model_out"),
         )
     check_counts(args, ("num_layers",), where, most=MOST_LAYERS)
     check_switches(args, _SWITCHES, where)
@@ -143,9 +144,9 @@ def _experts(args: Mapping[str, Any], found: dict[str, object], where: str) -> N
     elif isinstance(often, list | tuple):
         if isinstance(layers, int) and len(often) != layers:
             raise ConfigError(
-                f"names {len(often)} layers of {layers}",
+                message("refused.moe_pattern", count=len(often), layers=layers),
                 where=f"{where}: moe_layer_freq",
-                remedy="Give one 0 or 1 for each layer",
+                remedy=message("advice.one_for_each_layer"),
             )
         found["dense_layers"] = [layer for layer, has in enumerate(often) if not has]
 
@@ -153,9 +154,9 @@ def _experts(args: Mapping[str, Any], found: dict[str, object], where: str) -> N
 def _pattern(text: str, where: str) -> object:
     """Return a number, or a list as Megatron takes it: ``([0]*3+[1]*58)``."""
     problem = ConfigError(
-        f"{text!r:.60} is no pattern of layers",
+        message("refused.no_pattern_of_layers", text=text),
         where=f"{where}: moe_layer_freq",
-        remedy="Write ([0]*3+[1]*58), or a list of 0 and 1",
+        remedy=message("advice.pattern_of_layers"),
     )
     if not _PATTERN.fullmatch(text):
         raise problem

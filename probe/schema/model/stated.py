@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...schema.message import message
 from ..errors import ConfigError
 
 MOST = 1 << 40
@@ -34,15 +35,15 @@ def check_counts(
             continue
         if type(value) is not int or value < least:
             raise ConfigError(
-                f"{value!r:.60} is no count",
+                message("refused.no_count", value=value),
                 where=f"{where}: {name}",
-                remedy=f"Write a whole number, {least} or more",
+                remedy=message("advice.whole_number_from", least=least),
             )
         if value > most:
             raise ConfigError(
-                f"{value!r:.60} is too large",
+                message("refused.value_too_large", value=value),
                 where=f"{where}: {name}",
-                remedy=f"Write {most} or less",
+                remedy=message("advice.write_at_most", most=most),
             )
 
 
@@ -56,9 +57,9 @@ def check_switches(values: Mapping[str, Any], names: Iterable[str], where: str) 
         value = values.get(name)
         if value is not None and not isinstance(value, bool):
             raise ConfigError(
-                f"{value!r:.60} is neither true nor false",
+                message("refused.no_boolean", value=value),
                 where=f"{where}: {name}",
-                remedy="Write true or false",
+                remedy=message("advice.switch"),
             )
 
 
@@ -75,7 +76,7 @@ def check_lists(values: Mapping[str, Any], names: Iterable[str], where: str) -> 
             is_list and all(isinstance(one, int | str | bool) for one in value)
         ):
             raise ConfigError(
-                f"{value!r:.60} is no list",
+                message("refused.value_no_list", value=value),
                 where=f"{where}: {name}",
-                remedy="Write a list, or leave it out",
+                remedy=message("advice.write_list"),
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...schema.message import message
 from ..errors import ConfigError
 
 _SIZES = {
@@ -32,9 +33,9 @@ def fields_of_torchtitan(arguments: Mapping[str, Any], where: str) -> dict[str, 
     """
     if not _SIZES.keys() <= arguments.keys() or _is_other(arguments):
         raise ConfigError(
-            "is a model of torchtitan that is not known here",
+            message("refused.torchtitan_model"),
             where=where,
-            remedy="State num_layers, hidden_size, num_heads, vocab_size and the like",
+            remedy=message("advice.state_sizes"),
         )
     found: dict[str, object] = {ours: int(arguments[its]) for its, ours in _SIZES.items()}
     found |= {"gated": True, "tied": bool(arguments.get("enable_weight_tying"))}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import CaptureLevel
 
 from .options import DEFAULT_RUNS, MOST_TIMEOUT_S, RunsOption, named_run
@@ -76,7 +77,9 @@ def _refuse_ended(pid: int, here: list[Endpoint]) -> None:
 
     if has_ended(pid):
         remove_of_ended(pid, os.environ, *here)
-        raise ConfigError(f"process {pid} has ended", where="attach", remedy=ENDED_REMEDY)
+        raise ConfigError(
+            message("refused.process_ended", pid=pid), where="attach", remedy=ENDED_REMEDY
+        )
 
 
 def _change_level(here: list[Endpoint], level: str, timeout_s: float) -> tuple[Outcome, str]:
@@ -103,9 +106,9 @@ def _check_one_order(**orders: object) -> None:
         from meshscope.probe.schema.errors import ConfigError
 
         raise ConfigError(
-            "--status, --level and --detach or --remove exclude each other",
+            message("refused.excluding_options"),
             where="attach",
-            remedy="Give one of them",
+            remedy=message("advice.give_one_of_them"),
         )
 
 
@@ -116,9 +119,9 @@ def _require_socket(pid: int) -> None:
 
     if socket_of_process(pid, os.environ) is None:
         raise ConfigError(
-            f"process {pid} has no control socket: it is not recorded, or has ended",
+            message("refused.not_recorded", pid=pid),
             where="--pid",
-            remedy="To record it, give --pid alone",
+            remedy=message("advice.record_process"),
         )
 
 
@@ -137,12 +140,16 @@ def _endpoints(
 
     if (run is None) == (pid is None):
         raise ConfigError(
-            "name either a run or a process", where="attach", remedy="Give --run or --pid"
+            message("refused.run_or_process"),
+            where="attach",
+            remedy=message("advice.give_run_or_pid"),
         )
     if pid is not None:
         return _Endpoints([_process(pid, timeout_s, unsafe_gdb=unsafe_gdb)], [])
     if unsafe_gdb:
-        raise ConfigError("needs a process", where="--unsafe-gdb", remedy="Add --pid")
+        raise ConfigError(
+            message("refused.needs_process"), where="--unsafe-gdb", remedy=message("advice.add_pid")
+        )
     from meshscope.probe.control.finding import ranks_of_run
 
     assert run is not None

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from meshscope.analyze.wording.command_line import command_line
+from meshscope.probe.schema.message import message
 
 from .processes import are_gone
 
@@ -44,9 +45,11 @@ def dashboard(
 
     if is_run_directory(runs_dir):
         raise RunDirectoryError(
-            "is one run, not a folder of runs",
+            message("refused.one_run"),
             where=str(runs_dir),
-            remedy=f"Run: {command_line('dashboard', runs_dir.resolve().parent)}",
+            remedy=message(
+                "advice.run_command", command=command_line("dashboard", runs_dir.resolve().parent)
+            ),
         )
     if token_file is not None:
         token = _token_of(token_file)
@@ -65,11 +68,11 @@ def _token_of(file: Path) -> str:
         is_shared = file.stat().st_mode & 0o077
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", where=str(file)) from error
+        raise ConfigError(message("refused.unreadable", error=error), where=str(file)) from error
     if is_shared:
         raise ConfigError(
-            "can be read by others, so it is no secret", where=str(file), remedy=f"chmod 600 {file}"
+            message("refused.no_secret"), where=str(file), remedy=message("advice.chmod", file=file)
         )
     if not token or len(token.split()) > 1:
-        raise ConfigError("holds no token: one word", where=str(file))
+        raise ConfigError(message("refused.no_token"), where=str(file))
     return token

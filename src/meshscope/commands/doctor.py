@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshscope.analyze.wording.quantities import percent
+from meshscope.probe.schema.message import message
 
 from .open_capture import next_command
 from .options import DEFAULT_RUNS, FormatOption, RunsOption
@@ -44,7 +45,9 @@ def doctor(
         return
     if command:
         raise ConfigError(
-            "a command is run for --overhead only", where="doctor", remedy="Add --overhead"
+            message("refused.command_without_overhead"),
+            where="doctor",
+            remedy=message("advice.add_overhead"),
         )
     found = all_checks(runs)
     if output is Format.JSON:
@@ -85,9 +88,9 @@ def _overhead(command: list[str], runs: Path, window_steps: int, output: Format)
 
     if not command:
         raise ConfigError(
-            "there is no command to measure",
+            message("refused.no_command_to_measure"),
             where="doctor",
-            remedy="Put it after --, as in: meshscope doctor --overhead -- torchrun train.py",
+            remedy=message("advice.command_to_measure"),
         )
     from meshscope.probe.doctor.overhead import measure_overhead
 

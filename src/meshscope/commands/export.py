@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from meshscope.probe.schema.message import message
+
 from .open_capture import next_command, open_trace, workers
 from .options import DEFAULT_RUNS, RunPath, RunsOption, StepsOption, TopologyOption
 from .output import emit
@@ -82,11 +84,15 @@ def _check_place(out: Path, to: Target) -> None:
     is_file_wanted = to is Target.PERFETTO
     if out.exists() and out.is_dir() == is_file_wanted:
         found, wanted = ("a folder", "file") if is_file_wanted else ("a file", "folder")
-        raise ConfigError(f"is {found}", where=str(out), remedy=f"Name a {wanted} with --out")
+        raise ConfigError(
+            message("refused.foreign", what=found),
+            where=str(out),
+            remedy=message("advice.name_out", wanted=wanted),
+        )
     if not out.absolute().parent.is_dir():
         parent = out.parent
         raise ConfigError(
-            f"there is no folder {parent}",
+            message("refused.no_parent", parent=parent),
             where=str(out),
-            remedy=f"Check the path, or make the folder: {shlex.join(['mkdir', '-p', str(parent)])}",
+            remedy=message("advice.make_folder", command=shlex.join(["mkdir", "-p", str(parent)])),
         )

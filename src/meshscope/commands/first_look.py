@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from meshscope.probe.schema.message import message
+
 from .open_capture import workers
 from .output import Format, emit, emit_document, say
 from .progress import ranks_progress
@@ -86,7 +88,7 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
     from meshscope.analyze.load.load import most_rows
     from meshscope.analyze.scale.account_steps import account_steps, require_room, rows_in
     from meshscope.analyze.scale.blocks import blocks_of
-    from meshscope.analyze.scale.outlook import outlook_of
+    from meshscope.analyze.scale.first_answer import outlook_of
     from meshscope.analyze.scale.segments import ranks_of_run
     from meshscope.analyze.scale.store import write_summaries
     from meshscope.analyze.tables.part import StepRange
@@ -95,9 +97,9 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
 
     if not is_run_directory(run):
         raise ConfigError(
-            "it is no run directory, so it has no ranks to share out",
+            message("refused.no_ranks_to_share"),
             where=str(run),
-            remedy="Make one first: meshscope ingest PATH",
+            remedy=message("advice.ingest_first"),
         )
     with ranks_progress(len(ranks_of_run(run))) as on_done:
         made = write_summaries(run, executor, on_done, limit_bytes=room.limit_bytes)

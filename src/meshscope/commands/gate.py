@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshscope.probe.schema.message import message
+
 from .gate_inputs import read_runs
 from .gate_outputs import (
     AnnotationsOption,
@@ -68,7 +70,9 @@ def check_margin(margin: float | None) -> None:
 
     if margin is not None and not (isfinite(margin) and 0 <= margin < 1):
         raise ConfigError(
-            f"{margin:g} is no share of a step", where="--margin", remedy="For 1 % write 0.01"
+            message("refused.margin", margin=margin),
+            where="--margin",
+            remedy=message("advice.margin"),
         )
 
 
@@ -99,9 +103,9 @@ def gate(  # noqa: PLR0913 - the options of a verb
 
     if (budget is None) == (baseline is None):
         raise ConfigError(
-            "needs --budget or --baseline, and only one of them",
+            message("refused.budget_or_baseline"),
             where="gate",
-            remedy="Make a baseline: meshscope gate baseline RUN... -o base.json",
+            remedy=message("advice.make_baseline"),
         )
     outputs = Outputs(
         junit=junit,
@@ -114,7 +118,9 @@ def gate(  # noqa: PLR0913 - the options of a verb
     if budget is not None:
         if len(paths) > 1:
             raise ConfigError(
-                "--budget takes one run", where="gate", remedy="Run it once for each run"
+                message("refused.budget_of_one_run"),
+                where="gate",
+                remedy=message("advice.once_for_each"),
             )
         _against_budget(paths[0], budget, outputs, topology_file, steps, runs, output)
         return
@@ -172,9 +178,13 @@ def allowed_names(base: Baseline, names: list[str]) -> frozenset[str]:
         if name not in base.setup:
             near = get_close_matches(name, base.setup, 1, 0.5)
             known = (
-                f"Did you mean {near[0]}" if near else f"It has: {', '.join(base.setup) or 'none'}"
+                message("advice.meant", name=near[0])
+                if near
+                else message("advice.setup_has", known=list(base.setup) or ["none"])
             )
-            raise ConfigError(f"the baseline's setup has no {name}", where="--allow", remedy=known)
+            raise ConfigError(
+                message("refused.setup_lacks", name=name), where="--allow", remedy=known
+            )
     return frozenset(names)
 
 

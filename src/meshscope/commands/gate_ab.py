@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshscope.probe.schema.message import message
+
 from .gate import AllowOption, MarginOption, allowed_names, check_margin
 from .gate_inputs import read_runs
 from .gate_outputs import (
@@ -164,12 +166,16 @@ def _words(command: str, option: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise ConfigError(f"{error}", where=option, remedy="Close the quotes") from error
+        raise ConfigError(
+            message("refused.reason", reason=error),
+            where=option,
+            remedy=message("advice.close_quotes"),
+        ) from error
     if not words:
         raise ConfigError(
-            "is empty",
+            message("refused.empty"),
             where=option,
-            remedy=f'Write {option} "torchrun --nproc-per-node 2 train.py"',
+            remedy=message("advice.write_command", option=option),
         )
     return words
 
@@ -187,9 +193,9 @@ def _launch(command: list[str], runs_dir: Path, run_id: str) -> None:
     done = subprocess.run([*program, *place, *command], stdout=_STDERR, check=False)
     if done.returncode:
         raise ConfigError(
-            f"ended with exit code {done.returncode}",
+            message("refused.exit_code", exit_code=done.returncode),
             where=shlex.join(command),
-            remedy="Its output is above; both commands have to succeed",
+            remedy=message("advice.output_above"),
         )
 
 

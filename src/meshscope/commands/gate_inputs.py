@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshscope.probe.schema.message import message
+
 from .open_capture import open_trace
 
 if TYPE_CHECKING:
@@ -43,7 +45,11 @@ def _require_once(paths: Sequence[Path]) -> None:
     seen = Counter(path.resolve() for path in paths)
     for path in paths:
         if seen[path.resolve()] > 1:
-            raise ConfigError("is given twice", where=str(path), remedy="Give each run once")
+            raise ConfigError(
+                message("refused.path_twice"),
+                where=str(path),
+                remedy=message("advice.each_run_once"),
+            )
 
 
 def _read(path: Path, topology_file: Path | None, runs: Path, steps: str | None) -> list[LoadedRun]:
@@ -54,7 +60,7 @@ def _read(path: Path, topology_file: Path | None, runs: Path, steps: str | None)
     if is_step_file(path):
         if steps is not None:
             raise ConfigError(
-                "--steps is for runs and traces", where=str(path), remedy="Cut the file itself"
+                message("refused.steps_of_file"), where=str(path), remedy=message("advice.cut_file")
             )
         return read_step_file(path)
     opened = open_trace(path, topology_file, runs, steps)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshscope.probe.schema.message import message
+
 from .gate import MarginOption, RunPaths, check_margin
 from .gate_inputs import read_runs
 from .gate_outputs import check_place
@@ -39,13 +41,13 @@ def _times(paths: list[Path], margin: float | None, least: int, runs: Path) -> F
         base = baseline_of(read_runs(paths, None, runs, None))
     if len(base.runs) < least:
         raise ConfigError(
-            f"has {counted(len(base.runs), 'run')}; noise between runs needs {least}",
+            message("refused.too_few_runs", runs=counted(len(base.runs), "run"), least=least),
             where=str(paths[0]),
-            remedy="Repeat the same job and give all runs",
+            remedy=message("advice.repeat_job"),
         )
     if not base.has_times:
         raise ConfigError(
-            "holds counts alone, no step times", where=str(paths[0]), remedy=base.limits[0]
+            message("refused.counts_alone"), where=str(paths[0]), remedy=base.limits[0]
         )
     return base.logs()
 
@@ -105,9 +107,14 @@ def gate_history(
     loaded = read_runs(paths, topology_file, runs, steps)
     if not _LEAST_HISTORY <= len(loaded) <= MOST_VALUES:
         raise ConfigError(
-            f"has {counted(len(loaded), 'run')}; it takes {_LEAST_HISTORY} to {MOST_VALUES}",
+            message(
+                "refused.runs_of_history",
+                runs=counted(len(loaded), "run"),
+                least=_LEAST_HISTORY,
+                most=MOST_VALUES,
+            ),
             where="history",
-            remedy="Give the runs of one job in the order of time",
+            remedy=message("advice.runs_in_order"),
         )
     for run in loaded:
         require_steps(run)

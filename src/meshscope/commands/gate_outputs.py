@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshscope.probe.schema.message import message
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -40,7 +42,9 @@ def check_place(file: Path | None, option: str) -> None:
     if file is not None and (file.is_dir() or not file.parent.is_dir()):
         what = "is a folder" if file.is_dir() else f"there is no folder {file.parent}"
         raise ConfigError(
-            f"{file}: {what}", where=option, remedy="Name a file in a folder that exists"
+            message("refused.file_because", file=file, what=what),
+            where=option,
+            remedy=message("advice.file_in_folder"),
         )
 
 

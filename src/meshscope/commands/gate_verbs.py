@@ -6,6 +6,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from meshscope.probe.schema.message import message
+
 from .starting import PlainGroup
 
 CHECK = "check"
@@ -28,8 +30,8 @@ class GateGroup(PlainGroup):
 
         near = get_close_matches(word, self.commands, 1, 0.75)
         if near and not Path(word).exists():
-            remedy = f"Did you mean: meshscope gate {near[0]}"
-            raise ConfigError("is no command and no run", where=word, remedy=remedy)
+            remedy = message("advice.meant_verb", verb=near[0])
+            raise ConfigError(message("refused.no_command_and_no_run"), where=word, remedy=remedy)
 
     def get_help(self, ctx: Any) -> str:
         """Return the help of ``check``, then the other verbs."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshscope.analyze.wording.command_line import command_line
+from meshscope.probe.schema.message import message
 
 from .options import DEFAULT_RUNS
 from .output import say
@@ -59,9 +60,11 @@ class Opened:
         except NoStepsError as error:
             if not (ends := self.ends()):
                 raise
-            what = f"{ends[0].claim}. {error.what.capitalize()}"
+            what = message("refused.ended", claim=ends[0].claim, then=error.what.capitalize())
             advice = command_line("diagnose", self.trace.path)
-            raise NoStepsError(what, where=error.where, remedy=f"More: {advice}") from error
+            raise NoStepsError(
+                what, where=error.where, remedy=message("advice.more", advice=advice)
+            ) from error
 
     def next_command(self, verb: str, *options: object) -> str:
         """Return the line that names the next command on the same capture."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshscope.analyze.wording.command_line import command_line
+from meshscope.probe.schema.message import message
 
 from .open_capture import Opened, open_trace
 from .options import (
@@ -63,9 +64,9 @@ def report(
 
     if out.suffix.lower() not in _FORMS:
         raise ConfigError(
-            "has no form of a report",
+            message("refused.no_form_of_report"),
             where=str(out),
-            remedy="Let the name end in .html, .md or .json",
+            remedy=message("advice.name_of_report"),
         )
     opened = open_trace(path, topology_file, runs, steps)
     found = account_or_end(opened.trace)
@@ -75,7 +76,9 @@ def report(
     if base is not None:
         if account is None:
             raise ConfigError(
-                "has no steps to compare", where=str(path), remedy="Leave --compare out"
+                message("refused.no_steps_to_compare"),
+                where=str(path),
+                remedy=message("advice.without_compare"),
             )
         change = _Change(open_trace(base, topology_file, runs), opened, account)
     _write(out, _text(out, opened, result, change))

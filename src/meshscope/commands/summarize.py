@@ -39,7 +39,7 @@ def summarize(
     from meshscope.analyze.formulas.planning.cap import parse_bytes
     from meshscope.analyze.output.json.summaries import summaries_to_json
     from meshscope.analyze.output.text.summaries import summaries_document
-    from meshscope.analyze.scale.outlook import outlook_of
+    from meshscope.analyze.scale.first_answer import outlook_of
     from meshscope.analyze.scale.segments import ranks_of_run
     from meshscope.analyze.scale.store import write_summaries
 

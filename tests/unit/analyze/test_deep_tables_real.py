@@ -10,7 +10,7 @@ from meshscope.analyze import load_trace
 from meshscope.analyze.account.kernels.breakdown import device_breakdown
 from meshscope.analyze.account.kernels.table import kernel_report
 from meshscope.analyze.read import import_trace
-from meshscope.probe.recording.heads import collective_head
+from meshscope.probe.recording.record_heads import collective_head
 from meshscope.probe.recording.recorder import Recorder
 from meshscope.probe.schema.rundir import create_run
 from meshscope.probe.schema.terms import Axis

@@ -11,7 +11,7 @@ from plotly.utils import PlotlyJSONEncoder
 from typer.testing import CliRunner
 
 from meshscope.analyze.scale.executors import InThisProcess
-from meshscope.analyze.scale.outlook import outlook_of
+from meshscope.analyze.scale.first_answer import outlook_of
 from meshscope.analyze.scale.store import FOLDER, write_summaries
 from meshscope.cli import app
 from meshscope.dashboard import kept_run, loaded_run, summarised_run

@@ -18,7 +18,7 @@ from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
 from meshscope.analyze.scale.account_steps import ACCOUNT_BYTES, ACCOUNT_ROW_BYTES, account_steps
 from meshscope.analyze.scale.executors import InThisProcess
-from meshscope.analyze.scale.outlook import outlook_of
+from meshscope.analyze.scale.first_answer import outlook_of
 from meshscope.analyze.scale.store import FOLDER, write_summaries
 from meshscope.analyze.synthetic import SyntheticJob, parse_fault
 from meshscope.analyze.synthetic.record import record

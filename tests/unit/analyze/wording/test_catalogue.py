@@ -13,8 +13,8 @@ from meshscope.analyze.wording.limits import Meaning
 from meshscope.analyze.wording.message import catalogue
 from meshscope.probe.reader.counters import COUNTERS
 from meshscope.probe.reader.sources import SOURCES
-from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.host_counters import LOST
+from meshscope.probe.schema.sentences import FORMS
 
 MOST_WORDS = 18
 """Of one sentence; a value in braces counts as its name and unit do."""
@@ -25,7 +25,7 @@ RIDDLES = re.compile(
 
 
 PLACES = {
-    "message": ("analyze", "dashboard", "src/meshscope/commands"),
+    "message": ("analyze", "dashboard", "probe", "reference_trainer", "src/meshscope"),
     "note": ("probe/reader", "probe/schema"),
 }
 """Functions that make a sentence of the catalogue, and where they are called."""
@@ -37,13 +37,25 @@ def _calls(project_dir):
     """Yield path, call and the values it is given later, of every sentence that the source makes."""
     for name, parts in PLACES.items():
         for path in sorted(path for part in parts for path in (project_dir / part).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            is_ours = name == "note" or _imports_message(tree)
+            for node in ast.walk(tree):
                 if not isinstance(node, ast.Call):
                     continue
-                if getattr(node.func, "id", "") == name:
+                if is_ours and getattr(node.func, "id", "") == name:
                     yield path, node, set()
                 elif name == "note" and getattr(node.func, "attr", "") == name:
                     yield path, node, GIVEN_LATER
+
+
+def _imports_message(tree):
+    """Return whether ``message`` is the maker of sentences here, and no message between ranks."""
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and (node.module or "").endswith("message")
+        and "message" in {alias.name for alias in node.names}
+        for node in ast.walk(tree)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +87,18 @@ def test_every_code_has_its_sentence_and_its_values(calls):
                 wrong.append(
                     f"{where}: {code} has {names}, the sentence {_names_in(sentences[code])}"
                 )
+    assert not wrong
+
+
+def test_errors_of_the_probe_use_plain_forms(project_dir):
+    """An error would end in a traceback: outside the analyses units and plurals have no form."""
+    wrong, sentences = [], catalogue()
+    for path, node, _ in _calls(project_dir):
+        if "schema.message import" not in path.read_text(encoding="utf-8"):
+            continue
+        if getattr(node.func, "id", "") == "message" and "analyze" not in path.parts:
+            forms = {form for _, _, form, _ in Formatter().parse(sentences[node.args[0].value])}
+            wrong += [(path.name, node.lineno, form) for form in forms - {None, "", *FORMS}]
     assert not wrong
 
 
@@ -115,35 +139,6 @@ def test_limits_are_no_finished_prose(project_dir):
             if of == "limits" and any(
                 isinstance(a, ast.Constant | ast.JoinedStr) for a in node.args
             ):
-                found.append(f"{path.relative_to(project_dir)}:{node.lineno}")
-    assert not found
-
-
-REFUSING = (
-    "analyze/align",
-    "analyze/explain/whatif",
-    "analyze/formulas",
-    "analyze/gate",
-    "analyze/load",
-    "analyze/read",
-)
-"""Folders whose errors are messages."""
-
-
-def _kinds(error):
-    return {error.__name__}.union(*map(_kinds, error.__subclasses__()))
-
-
-def test_refusals_are_no_finished_prose(project_dir):
-    """Fails when an error of these folders is a text again: its numbers would stand in no JSON."""
-    found, kinds = [], _kinds(MeshscopeError)
-    for path in sorted(path for part in REFUSING for path in (project_dir / part).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in kinds:
-                continue
-            given = [*node.args, *(one.value for one in node.keywords if one.arg == "remedy")]
-            parts = [one for value in given for one in (getattr(value, "body", value), value)]
-            if any(isinstance(one, ast.Constant | ast.JoinedStr) for one in parts):
                 found.append(f"{path.relative_to(project_dir)}:{node.lineno}")
     assert not found
 

@@ -6,7 +6,7 @@ from tests.unit.probe.conftest import ASLEEP
 from meshscope.probe.doctor import overhead
 from meshscope.probe.doctor.overhead import overhead_of, window_times
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.heads import collective_head
+from meshscope.probe.recording.record_heads import collective_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.rundir import create_run

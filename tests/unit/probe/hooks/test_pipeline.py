@@ -6,7 +6,7 @@ from torch.distributed.pipelining import schedules
 
 from meshscope.probe.hooks.pipeline import SCHEDULES, schedule_kind
 from meshscope.probe.hooks.tags import MessageTags
-from meshscope.probe.recording.heads import NOT_CARRIED, carried
+from meshscope.probe.recording.record_heads import NOT_CARRIED, carried
 from meshscope.probe.schema.terms import Direction, ScheduleKind
 
 

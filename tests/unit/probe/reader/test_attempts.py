@@ -6,7 +6,7 @@ from tests.texts import texts
 from meshscope.analyze.findings.rules.hang import hang_findings
 from meshscope.analyze.load.load import load_trace
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.heads import collective_head
+from meshscope.probe.recording.record_heads import collective_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory, read_json, write_json
 from meshscope.probe.schema.rundir import create_run

@@ -4,7 +4,7 @@ import pytest
 from tests.texts import texts
 
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.heads import collective_head, p2p_head
+from meshscope.probe.recording.record_heads import collective_head, p2p_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.rundir import create_run
 

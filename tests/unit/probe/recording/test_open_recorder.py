@@ -1,8 +1,8 @@
 """The recorder of a rank, and what stands in for it."""
 
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recording.open_recorder import NullRecorder, open_recorder
+from meshscope.probe.recording.record_heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder
 from meshscope.probe.schema.terms import Axis
 

@@ -11,7 +11,7 @@ import pytest
 from tests.texts import texts
 
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.heads import carried, collective_head, p2p_head, span_head
+from meshscope.probe.recording.record_heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import (
     COLLECTIVE_CODES,
     DIRECTION_CODES,

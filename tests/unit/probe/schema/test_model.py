@@ -170,7 +170,7 @@ def test_configs_have_the_parameters_of_their_classes(config, parameters):
         ({"model_type": "t5", "d_model": 512, "is_encoder_decoder": True}, "encoder"),
         ({"model_type": "mamba", "hidden_size": 768, "state_size": 16}, "without attention"),
         ({"model_type": "gemma3", "text_config": {}, "vision_config": {"x": 1}}, "vision"),
-        ({"model_type": "made_up", "hidden_size": 8, "num_hidden_layers": 2}, "not known"),
+        ({"model_type": "made_up", "hidden_size": 8, "num_hidden_layers": 2}, "unknown family"),
         (
             {
                 "model_type": "llama",

@@ -6,7 +6,7 @@ import pytest
 from tests.texts import texts
 
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.heads import collective_head, span_head
+from meshscope.probe.recording.record_heads import collective_head, span_head
 from meshscope.probe.schema.errors import ConfigError, FormatVersionError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import (

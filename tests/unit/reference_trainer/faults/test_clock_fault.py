@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshscope.probe.reader.rank_records import read_rank
-from meshscope.probe.recording.heads import collective_head
 from meshscope.probe.recording.open_recorder import open_recorder
+from meshscope.probe.recording.record_heads import collective_head
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.config.fault_plan import parse_fault, resolve
 from meshscope.reference_trainer.faults import clock_fault

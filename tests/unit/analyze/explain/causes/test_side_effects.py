@@ -249,6 +249,6 @@ def test_causes_that_take_turns_are_not_held_against_the_few_steps_without_eithe
         side_effects._Parted(steps, np.ones(20, dtype=bool), cost)
         for steps, cost in ((with_it, 9e6), (in_turn, 1e3), (apart, 5e6))
     )
-    assert side_effects._told_apart({0: cheap, 3: costly}) == {3: costly}
-    assert list(side_effects._told_apart({0: cheap, 3: costly, 5: other})) == [3, 5]
-    assert list(side_effects._told_apart({1: costly, 2: other})) == [1, 2]
+    assert side_effects._separated({0: cheap, 3: costly}) == {3: costly}
+    assert list(side_effects._separated({0: cheap, 3: costly, 5: other})) == [3, 5]
+    assert list(side_effects._separated({1: costly, 2: other})) == [1, 2]

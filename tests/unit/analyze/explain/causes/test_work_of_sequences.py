@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.analyze.explain.causes.work_of_sequences import told_excess
+from meshscope.analyze.explain.causes.work_of_sequences import excess_of_sequences
 
 
 def job(passes=400, noise=0.0, slow=0.0, seed=3):
@@ -31,7 +31,7 @@ def true_excess(work, group):
 def test_without_noise_the_excess_is_exact():
     """Fails when a pass of long sequences is told another length than theirs."""
     time, work, group, healthy = job()
-    assert told_excess(time, work, group, healthy) == pytest.approx(
+    assert excess_of_sequences(time, work, group, healthy) == pytest.approx(
         true_excess(work, group), abs=1e-9
     )
 
@@ -39,7 +39,7 @@ def test_without_noise_the_excess_is_exact():
 def test_a_slow_rank_is_no_measure_of_the_work():
     """Fails when what a slow rank takes is taken for what its sequences need."""
     time, work, group, healthy = job(slow=0.5)
-    assert told_excess(time, work, group, healthy) == pytest.approx(
+    assert excess_of_sequences(time, work, group, healthy) == pytest.approx(
         true_excess(work, group), abs=1e-9
     )
 
@@ -48,7 +48,7 @@ def test_a_pause_in_a_healthy_pass_is_left_out():
     """Fails when one pass of a second makes all others look short."""
     time, work, group, healthy = job(noise=0.01)
     time[[2, 3]] += 1e9
-    found = told_excess(time, work, group, healthy)
+    found = excess_of_sequences(time, work, group, healthy)
     assert np.abs(found - true_excess(work, group)).max() < 0.02
 
 
@@ -56,7 +56,7 @@ def test_a_stage_that_nobody_measures_has_no_excess_of_its_own():
     """Fails when a stage without a telling pass is divided by nothing."""
     time, work, group, healthy = job()
     with np.errstate(all="raise"):
-        found = told_excess(time, work, group, healthy & (group == 0))
+        found = excess_of_sequences(time, work, group, healthy & (group == 0))
     assert not found[group == 1].any()
     assert found[group == 0] == pytest.approx(true_excess(work, group)[group == 0], abs=1e-9)
 
@@ -67,7 +67,7 @@ def test_noise_is_no_work(seed):
     draw = np.random.default_rng(seed)
     _, work, group, healthy = job(seed=seed)
     time = 1e6 * (1 + 0.02 * draw.standard_normal(len(work)))
-    found = told_excess(time, work, group, healthy)
+    found = excess_of_sequences(time, work, group, healthy)
     assert found is None or np.abs(found).max() < 0.03
 
 
@@ -81,4 +81,4 @@ def test_nothing_is_said_where_nothing_tells(case):
         work[5] = np.nan
     else:
         healthy[:] = False
-    assert told_excess(time, work, group, healthy) is None
+    assert excess_of_sequences(time, work, group, healthy) is None

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from meshscope.analyze.explain.slow_ranks.cube import cube_of
-from meshscope.analyze.scale import followed as module
-from meshscope.analyze.scale.followed import followed, standing_out
-from meshscope.analyze.scale.outlook import outlook_of
+from meshscope.analyze.scale import ranks_to_follow as module
+from meshscope.analyze.scale.first_answer import outlook_of
+from meshscope.analyze.scale.ranks_to_follow import followed, standing_out
 from meshscope.analyze.scale.slow_ranks import first_answer
 from meshscope.analyze.scale.survey import SURVEY_ROW_BYTES, Survey
 from meshscope.probe.schema.layout import ParallelLayout
@@ -59,7 +59,7 @@ def test_a_slow_rank_is_followed_and_most_others_are_not(layout, noise, fault):
     """Fails when a slow rank is left out of the tests, or thousands of healthy ranks cost as much as before."""
     own = own_work(layout, STEPS, **noise)
     fault(own)
-    chosen = followed(survey_of_work(own), layout, tells_work=False)
+    chosen = followed(survey_of_work(own), layout, knows_work=False)
     assert chosen[SLOW]
     assert chosen.mean() < 0.6
 
@@ -97,7 +97,7 @@ def test_steps_without_passes_hide_no_slow_rank(layout, without_passes):
     own[SLOW] *= 1.5
     without_passes(own, cube)
     assert SLOW in standing_out(own.astype(np.float32), cube)
-    assert followed(survey_of_work(own), layout, tells_work=False)[SLOW]
+    assert followed(survey_of_work(own), layout, knows_work=False)[SLOW]
 
 
 def test_without_any_pass_nobody_stands_out():
@@ -147,7 +147,7 @@ def test_healthy_ranks_seldom_stand_out():
 def test_a_small_job_is_followed_whole():
     """Fails when a job without ranks to spare is judged by some of them."""
     layout = ParallelLayout(tp=2, pp=2, dp=32)
-    assert followed(survey_of_work(own_work(layout, STEPS)), layout, tells_work=False).all()
+    assert followed(survey_of_work(own_work(layout, STEPS)), layout, knows_work=False).all()
 
 
 @pytest.mark.parametrize("fault", [steady, late, at_times])
@@ -176,7 +176,7 @@ def test_work_that_the_tests_know_hides_no_slow_rank(tells_mesh, tmp_path):
     tokens = np.exp(rng.normal(0, 0.5, (layout.world_size, 60))) * 1000
     own = own_work(layout, 60) * tokens / 1000
     own[slow] *= 1.06
-    assert not followed(survey_of_work(own), layout, tells_work=False)[slow]
+    assert not followed(survey_of_work(own), layout, knows_work=False)[slow]
     made = summaries_of(own, layout, tmp_path, "none", tokens=tokens, tells_mesh=tells_mesh)
     assert [one.verdict.rank for one in first_answer(made).slow] == [slow]
 

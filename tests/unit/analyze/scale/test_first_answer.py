@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from meshscope.analyze.scale.executors import InThisProcess
-from meshscope.analyze.scale.outlook import ANSWER_NAME, kept_outlook, outlook_of
+from meshscope.analyze.scale.first_answer import ANSWER_NAME, kept_outlook, outlook_of
 from meshscope.analyze.scale.segments import write_rows
 from meshscope.analyze.scale.slow_ranks import (
     ANSWER_BYTES,
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written_still_has_an_answer(made, monkeypatch):
     def refuse(*_args, **_others):
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("meshscope.analyze.scale.outlook.drafted", refuse)
+    monkeypatch.setattr("meshscope.analyze.scale.first_answer.drafted", refuse)
     assert outlook_of(made).answer.slow
     assert kept_outlook(made) is None
 

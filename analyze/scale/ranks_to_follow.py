@@ -57,19 +57,19 @@ _LEAST_NOISE = 1e-4
 """Noise of a rank, at least, as a share of its work."""
 
 
-def followed(survey: Survey, layout: ParallelLayout | None, *, tells_work: bool) -> BoolArray:
+def followed(survey: Survey, layout: ParallelLayout | None, *, knows_work: bool) -> BoolArray:
     """Return which ranks to follow, by position; all where that saves little.
 
     Args:
         survey: What a look at all rows keeps.
         layout: The mesh; without one each rank counts as a replica.
-        tells_work: Whether the tests know the work of each step. The quick look does not. Where no third rank of a
+        knows_work: Whether the tests know the work of each step. The quick look does not. Where no third rank of a
             replica shows it, unequal work would hide a slow rank: then all are followed.
     """
     cube = cube_of(tuple(survey.ranks.tolist()), layout)
     usual = _usual_replicas(cube)
     size = len(cube.ranks) / cube.shape[1]
-    is_blind = tells_work and size < _LEAST_PLACES
+    is_blind = knows_work and size < _LEAST_PLACES
     if is_blind or len(usual) * size > MOST_FOLLOWED * len(cube.ranks):
         return np.ones(len(cube.ranks), dtype=bool)
     chosen = np.isin(cube.replica, [*usual, *cube.replica[standing_out(survey.own_s, cube)]])

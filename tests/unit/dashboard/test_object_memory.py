@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.dashboard.conftest import write_synthetic
 
-from meshscope.dashboard.held import held_bytes, held_each
+from meshscope.dashboard.object_memory import held_bytes, held_each
 from meshscope.dashboard.store import RunStore
 
 MIB = 1 << 20

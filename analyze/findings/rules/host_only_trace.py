@@ -27,7 +27,7 @@ _NAME_SHOWN = 0.01
 """Share of the step from which one operator or annotation is."""
 
 
-def hosts_alone(account: Account) -> Iterator[Finding]:
+def host_only_findings(account: Account) -> Iterator[Finding]:
     """Steps of which no device work was recorded, though operators or annotations of the host were.
 
     What a host does is no cost by itself: it may compute, or wait for what was not recorded.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshscope.probe.launching.deaf import deaf_option
+from meshscope.probe.launching.isolated_python import deaf_option
 
 
 @pytest.mark.parametrize(

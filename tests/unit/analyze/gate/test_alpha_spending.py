@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from meshscope.analyze.gate.alpha_spending import boundaries, looks, spend
 from meshscope.analyze.gate.judge import ERROR
 from meshscope.analyze.gate.paired import planned_looks
-from meshscope.analyze.gate.spending import boundaries, looks, spend
 from meshscope.analyze.gate.student import quantile
 
 

@@ -27,8 +27,8 @@ from ..tables.parquet_file import to_read, to_write
 from ..tables.table_folder import drafted
 from ..wording.limits import keep_limits, kept_limits
 from .blocks import COUNTED_COLUMNS, Blocks, Counting
-from .price import Price
 from .rows import Rows, joined
+from .slow_rank_cost import Price
 from .slow_ranks import FirstAnswer, SlowRank, answer_of, steps_skipped
 from .store import Summaries
 from .survey import SURVEYED, Looking

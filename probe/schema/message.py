@@ -1,0 +1,32 @@
+"""Messages: a code with typed values. The sentence stands in a catalogue and is made when somebody is shown it.
+
+Errors are raised with messages, so that a program reads code and values, and a person the sentence. A process that
+catches an error and goes on never reads the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One sentence as data; ``str()`` gives its text."""
+
+    code: str
+    """Where its sentence stands in the catalogue: ``refused.no_level``."""
+    values: Mapping[str, Any]
+    """What the sentence names: numbers in SI units or ns, ranks, names, other messages."""
+
+    def __str__(self) -> str:
+        # Only now: a training process that shows no error pays neither for the file nor for its parser.
+        from .sentences import error_sentence
+
+        return error_sentence(self.code, self.values)
+
+
+def message(code: str, **values: Any) -> Message:
+    """Return a message of ``errors.toml``; the test of the catalogue holds its code and the names of its values."""
+    return Message(code, values)

@@ -1,0 +1,113 @@
+"""The sentences of errors, and how their values are written.
+
+The form of a value stands after its colon::
+
+    {known:all}     a, b, c        every one, however many
+    {items:series}  a; b
+    {value:short}   1.234e+15
+    {text!r:cut}    its first 60 characters
+    {n:number}      1,024
+    {least:g}       0.5, -100000   a setting as a user writes it
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from math import isfinite
+from string import Formatter
+from typing import Any
+
+ERRORS = "errors.toml"
+"""What is wrong, and what to do now: of every part, the analyses too."""
+
+
+@cache
+def sentences(package: str, file: str) -> dict[str, str]:
+    """Return every sentence of a file by its code."""
+    text = files(package).joinpath(file).read_text(encoding="utf-8")
+    return {
+        f"{part}.{name}": sentence
+        for part, of_part in tomllib.loads(text).items()
+        for name, sentence in of_part.items()
+    }
+
+
+def error_sentences() -> dict[str, str]:
+    """Return the sentences of all errors by their code."""
+    return sentences(__package__, ERRORS)
+
+
+def error_sentence(code: str, values: Mapping[str, Any]) -> str:
+    """Return the text of an error; code and values where its sentence cannot be read any more.
+
+    Raises:
+        KeyError: There is no such code.
+    """
+    try:
+        template = error_sentences()[code]
+    except OSError:  # A package that was replaced or removed while the process runs.
+        return f"{code} {dict(values)}"
+    return _FORMATTER.vformat(template, (), values)
+
+
+def number(value: float) -> str:
+    """Return a number with separators of thousands; a whole one without a point.
+
+    >>> number(16384), number(2.5)
+    ('16,384', '2.5')
+    """
+    return f"{value:,.{0 if float(value).is_integer() else 1}f}" if isfinite(value) else "unknown"
+
+
+def _general(value: float) -> str:
+    return f"{value:g}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _all(items: Iterable[Any]) -> str:
+    return ", ".join(map(str, items))
+
+
+def _series(items: Iterable[Any]) -> str:
+    return "; ".join(map(str, items))
+
+
+def _cut(text: object) -> str:
+    return str(text)[:60]
+
+
+FORMS: dict[str, Callable[[Any], str]] = {
+    "all": _all,
+    "series": _series,
+    "short": _short,
+    "cut": _cut,
+    "number": number,
+    "g": _general,
+}
+
+
+class SentenceFormatter(Formatter):
+    """Fills the braces of a sentence."""
+
+    forms: Mapping[str, Callable[[Any], str]] = FORMS
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value in its form.
+
+        Raises:
+            ValueError: There is no such form.
+        """
+        if (make := self.forms.get(format_spec)) is not None:
+            return make(value)
+        if format_spec:
+            raise ValueError(f"no form is called {format_spec!r}")
+        return str(value)
+
+
+_FORMATTER = SentenceFormatter()

@@ -1,0 +1,55 @@
+"""Messages of errors: made into sentences when they are shown."""
+
+import pickle
+import subprocess
+import sys
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
+
+REFUSED = ConfigError(
+    message("refused.no_level", word="everything"),
+    where="level",
+    remedy=message("advice.choose_from", known=["steps", "stages"]),
+)
+SHOWN = "level: 'everything' is no level. Choose from steps, stages"
+
+
+def test_an_error_is_shown_as_its_sentences():
+    """A user would read codes."""
+    assert str(REFUSED) == SHOWN
+    assert repr(REFUSED) == f'ConfigError("{SHOWN}")'
+    assert REFUSED.said["what"].values == {"word": "everything"}
+
+
+def test_an_error_goes_to_another_process():
+    """What a worker refused could not be told apart at home."""
+    back = pickle.loads(pickle.dumps(REFUSED))
+    assert str(back) == SHOWN
+    assert back.said == REFUSED.said
+
+
+def test_a_process_that_shows_no_error_never_reads_the_catalogue():
+    """A training process would read and parse a file for an error that it counts and forgets."""
+    program = (
+        "import sys\n"
+        "from meshscope.probe.settings.levels import level_of\n"
+        "from meshscope.probe.schema.errors import ConfigError\n"
+        "try:\n    level_of('everything')\n"
+        "except ConfigError as error:\n    caught = error\n"
+        "print('meshscope.probe.schema.sentences' in sys.modules, caught.where)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "False level\n"
+
+
+def test_a_removed_catalogue_ends_in_no_traceback(monkeypatch):
+    """A job whose package is replaced while it runs would die of an error's text."""
+
+    def gone(*_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr("meshscope.probe.schema.sentences.sentences", gone)
+    assert str(REFUSED).startswith("level: refused.no_level {'word': 'everything'}")
