@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from meshscope.probe.schema.printable import printable
 
 from ..wording.message import Text
-from ..wording.text_table import text_table
+from ..wording.text_table import markdown_table, text_table
 from .document import Block, Document, Figure, Heading, Item, Lines, Listing, Rule, Table, Verbatim
 
 BAR_WIDTH = 32
@@ -98,7 +98,7 @@ def _markdown_block(block: Block, mark: str) -> Iterator[str]:
             yield from _markdown_items(block)
         case Table(columns, rows, notes=notes):
             if rows:
-                yield from map(_inert, text_table(columns, _cells(block), markdown=True))
+                yield from map(_inert, markdown_table(columns, _cells(block)))
             yield from [""] if rows and notes else []
             yield from _each_on_its_line([_inert(_shown(note)) for note in notes])
         case Verbatim(lines):

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 
 def text_table(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    markdown: bool = False,
-    left: int = 1,
+    headers: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1
 ) -> list[str]:
     """Return the lines of a table: so many first columns to the left, the others to the right.
 
@@ -18,9 +14,6 @@ def text_table(
     ['  rank    ms', '  0      1.5', '  12    20.0']
     """
     cells = [[str(cell) for cell in row] for row in rows]
-    if markdown:
-        rule = ["---"] * left + ["---:"] * (len(headers) - left)
-        return [f"| {' | '.join(_escaped(row))} |" for row in (headers, rule, *cells)]
     widths = [max(len(row[place]) for row in (headers, *cells)) for place in range(len(headers))]
     return [
         "  "
@@ -32,5 +25,17 @@ def text_table(
     ]
 
 
-def _escaped(row: Sequence[str]) -> list[str]:
-    return [cell.replace("|", "\\|") for cell in row]
+def markdown_table(
+    headers: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1
+) -> list[str]:
+    """Return the lines of a table of Markdown; no cell can end its column or its line.
+
+    >>> markdown_table(["group", "ms"], [["a", 1]])
+    ['| group | ms |', '| --- | ---: |', '| a | 1 |']
+    """
+    rule = ["---"] * left + ["---:"] * (len(headers) - left)
+    return [f"| {' | '.join(map(_escaped, row))} |" for row in (headers, rule, *rows)]
+
+
+def _escaped(cell: object) -> str:
+    return str(cell).replace("|", "\\|").replace("\n", " ")

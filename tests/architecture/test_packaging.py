@@ -33,6 +33,7 @@ def test_wheel_holds_every_source(wheel_names, sources, project_dir):
         ("dashboard/assets", "*"),
         ("reference_trainer/configs", "*.toml"),
         ("analyze/wording", "*.toml"),
+        ("probe/schema", "*.toml"),
     ):
         files = [path for path in (project_dir / folder).glob(pattern) if path.is_file()]
         wanted |= {f"meshscope/{path.relative_to(project_dir).as_posix()}" for path in files}

@@ -65,13 +65,10 @@ def doctor(
 
 def _as_markdown(found: Sequence[Check]) -> list[str]:
     """Return the checks as a table."""
+    from meshscope.analyze.wording.text_table import markdown_table
+
     rows = [(check.state.value, check.name, check.found, check.remedy) for check in found]
-    lines = ["| state | check | found | remedy |", "|---|---|---|---|"]
-    return lines + [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return markdown_table(("state", "check", "found", "remedy"), rows, left=4)
 
 
 def _check_to_json(check: Check) -> dict[str, str]:

@@ -359,6 +359,6 @@ def test_what_unpacks_to_too_much_is_refused_within_bounded_memory(tmp_path):
 
 def test_parquet_files_of_absurd_length_are_refused(tmp_path, monkeypatch):
     """Fails when a few kilobytes of Parquet, which may stand for a thousand million rows, fill the memory."""
-    monkeypatch.setattr("meshscope.analyze.read.ndtimeline.ops.MOST_ROWS", 7)
+    monkeypatch.setattr("meshscope.analyze.read.ndtimeline.columns.MOST_ROWS", 7)
     with pytest.raises(TraceFormatError, match="8 rows"):
         import_trace(write(tmp_path, SEEDS["ndtimeline"]()))

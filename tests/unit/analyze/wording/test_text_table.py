@@ -1,6 +1,6 @@
 """Tables of text."""
 
-from meshscope.analyze.wording.text_table import text_table
+from meshscope.analyze.wording.text_table import markdown_table, text_table
 
 
 def test_columns_are_aligned():
@@ -14,5 +14,5 @@ def test_columns_are_aligned():
 
 def test_a_name_cannot_break_out_of_a_markdown_cell():
     """If this fails, a group called 'a|b' adds a column to the report."""
-    lines = text_table(["group", "ms"], [["a|b", 1]], markdown=True)
+    lines = markdown_table(["group", "ms"], [["a|b", 1]])
     assert lines == ["| group | ms |", "| --- | ---: |", "| a\\|b | 1 |"]
