@@ -138,7 +138,7 @@ bench: setup ## measure what the probe and the readers cost; fails where the pro
 
 SIZES ?= 256x1000 1024x1000 4096x100
 
-bench-large: setup ## measure summaries of runs of many ranks: of SIZES, by one worker and by two (15 minutes of CPU time)
+bench-large: setup ## the part of bench that measures summaries of many ranks alone: of SIZES, by one worker and by two (8 minutes of CPU time)
 	$(PY) bench/summaries.py $(SIZES)
 
 fuzz: setup ## feed the readers damaged files for SECONDS each (20), guided by coverage (x86-64 Linux)
