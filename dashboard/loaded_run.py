@@ -34,6 +34,7 @@ from meshscope.probe.schema.message import message
 
 from .clock import unix_ns
 from .drawn_steps import MOST_ROWS, DrawnSteps, keep_few
+from .held import release_unused
 from .kept_analysis import Kept
 from .mesh import rank_step_matrix
 from .paths import LastAccount, StepPath, step_path
@@ -126,6 +127,7 @@ class LoadedRun:
             if step not in self._transfers:
                 self._transfers.clear()
                 self._transfers[step] = step_transfers(self.trace, step)
+                release_unused()
             return self._transfers[step]
 
     def _slowness(self, step: int) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -100,15 +101,31 @@ def _name_rows(figure: go.Figure, step: StepSlices) -> None:
     count = len(step.ranks)
     every = 1 if count <= _MOST_LABELS else -(-count // _ROOMY_LABELS)
     ticks = _ticks(step.labels, every)
+    names = {at: plain(step.labels[at]) for at in ticks}
+    if every > 1:
+        names = _apart(names, every)
     figure.update_yaxes(
         range=[count - 0.5, -0.5],
         fixedrange=True,
         tickmode="array",
-        tickvals=ticks,
-        ticktext=[plain(step.labels[at]) for at in ticks],
+        tickvals=list(names),
+        ticktext=list(names.values()),
         tickfont={"size": 10 if every == 1 and count > _ROOMY_LABELS else 13},
         showgrid=False,
     )
+
+
+def _apart(names: dict[int, str], every: int) -> dict[int, str]:
+    """Return names by row without those that the one before has no room for; that one says how many."""
+    kept: dict[int, str] = {}
+    below: Counter[int] = Counter()
+    for at, name in names.items():
+        last = next(reversed(kept), -every)
+        if at - last < every / 2:
+            below[last] += 1
+        else:
+            kept[at] = name
+    return {at: f"{name} +{below[at]}" if below[at] else name for at, name in kept.items()}
 
 
 def _add_bars(

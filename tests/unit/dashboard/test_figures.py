@@ -1,12 +1,14 @@
 """Figures: the numbers that are drawn, and names that must not become markup."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from meshscope.analyze import Bar
 from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Category, palette
-from meshscope.analyze.output.timeline.slices import StepSlices
+from meshscope.analyze.output.timeline.slices import MARK, StepSlices
 from meshscope.dashboard.figures.heatmap import mesh_heatmap, rank_step_heatmap
 from meshscope.dashboard.figures.timeline import MAX_BARS, timeline, uses_tile
 from meshscope.dashboard.figures.waterfall import meanings, waterfall
@@ -102,6 +104,19 @@ def test_every_part_of_compute_has_its_bar():
     colours = list(figure.data[0].marker.color)
     assert colours[0] == colours[1] != colours[2] == colours[3]
     assert colours[4] == COLOURS[Category.UNKNOWN]
+
+
+def test_names_of_rows_do_not_cover_each_other():
+    """Fails when pinned ranks of a run of many, a pixel apart, are named in the same place."""
+    labels = [f"{MARK}rank {at}" if at in (0, 1, 2, 60) else f"rank {at}" for at in range(128)]
+    rows = {"row": range(128), "rank": range(128), "start_ns": 0, "end_ns": 10, "text": ""}
+    slices = pd.DataFrame({**rows, "category": int(Category.FORWARD), "microbatch": -1})
+    step = replace(_step(1), ranks=tuple(range(128)), labels=tuple(labels), slices=slices)
+    axis = timeline(step, (0, 10), "").layout.yaxis
+    assert axis.ticktext[0] == f"{MARK}rank 0 +1"
+    assert f"{MARK}rank 60" in axis.ticktext
+    apart = [other - one for one, other in zip(axis.tickvals, axis.tickvals[1:], strict=False)]
+    assert min(apart) >= 2
 
 
 def test_few_slices_are_bars():

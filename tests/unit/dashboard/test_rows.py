@@ -128,6 +128,38 @@ def test_an_arrow_leads_from_who_came_last_to_who_waited(client, store):
     assert "Pin rank 1 to the top" in page
 
 
+def test_the_arrow_lies_over_a_picture_too(many, monkeypatch):
+    """Fails when a wait among more slices than bars is told in words alone, or hidden by the picture."""
+    monkeypatch.setattr("meshscope.dashboard.figures.timeline.MAX_BARS", 0)
+    view = parse_query(f"?step=1&rows=2-3&pin=1&place=1-{IN_A_WAIT_NS}")
+    (figure,) = (
+        parts["timeline-graph"]["figure"] for parts in [page.changes(many, view, view)] if parts
+    )
+    assert [image.layer for image in figure.layout.images] == ["below"]
+    arrow = wait_arrow(many, view)
+    (line,) = (trace for trace in figure.data if trace.name == NAME)
+    assert list(line.y) == [arrow.from_row, arrow.row]
+    assert timeline(many, view)[0].ranks == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "stays"),
+    [
+        ("?step=1", "?step=1&t0=1&t1=60000000&rows=0-1&pin=3&hide=forward", True),
+        ("?step=1", "?step=2", False),
+        ("?step=1", "?step=1&rank=2", True),
+        ("?step=1&path=1", "?step=1", True),
+    ],
+)
+def test_a_figure_stays_in_its_place_within_a_step(store, before, now, stays):
+    """Fails when a zoom draws a whole new figure, or the title of another step stays."""
+    run = store.get("job")
+    found = page.changes(run, parse_query(before), parse_query(now))
+    assert bool(found) == stays
+    whole = str(page.layout(run, parse_query(now)).to_plotly_json())
+    assert all(f"id='{part}'" in whole or f"'id': '{part}'" in whole for part in found)
+
+
 @pytest.mark.parametrize(
     "query",
     [
