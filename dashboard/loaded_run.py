@@ -34,9 +34,9 @@ from meshscope.probe.schema.message import message
 
 from .clock import unix_ns
 from .drawn_steps import MOST_ROWS, DrawnSteps, keep_few
-from .held import release_unused
 from .kept_analysis import Kept
 from .mesh import rank_step_matrix
+from .object_memory import release_unused
 from .paths import LastAccount, StepPath, step_path
 from .replays import Replays
 
