@@ -41,7 +41,7 @@ class TransferModel:
 
     def of_axis(self, axis: str) -> BoolArray:
         """Return which events are of an axis."""
-        return np.asarray(self.frame["axis"].astype(str) == axis)
+        return np.asarray(self.frame["axis"] == axis)
 
     @property
     def is_sure(self) -> bool:
