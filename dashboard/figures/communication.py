@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from meshscope.analyze.tables.arrays import FloatArray, IntArray
 from meshscope.analyze.wording.labels import axis_label
 
-from ..theme import SEQUENTIAL, plain, styled
+from ..theme import SEQUENTIAL, plain, styled, with_table
 
 Row = Mapping[str, Any]
 
@@ -26,6 +27,11 @@ AXIS_COLOURS = {
 _MARKS = ("circle", "square", "diamond", "cross", "triangle-up", "star", "x", "pentagon")
 _HEIGHT_PX = 340
 _CELL_PX, _BORDER_PX, _MOST_PX = 26, 90, 640
+_MOST_CELLS, _POINT_PX = 64, 5
+"""Ranks of a matrix whose cells are all drawn; beyond, pairs that sent are points so wide."""
+_PAIR_TEXT = (
+    "rank %{y} to rank %{x}<br>%{customdata[0]:.3g} MB, %{customdata[1]:.3g} GB/s<extra></extra>"
+)
 
 
 def bandwidth_figure(rows: Sequence[Row]) -> go.Figure:
@@ -36,43 +42,57 @@ def bandwidth_figure(rows: Sequence[Row]) -> go.Figure:
     """
     figure = go.Figure()
     kinds = {kind: at for at, kind in enumerate(dict.fromkeys(row["kind"] for row in rows))}
-    series: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        series.setdefault((row["axis"], row["kind"], row["group_id"]), []).append(row)
-    named = set()
-    for (axis, kind, group), own in series.items():
-        own = sorted(own, key=lambda row: row["size_from_bytes"])
+    order = sorted(rows, key=lambda row: (row["group_id"], row["size_from_bytes"]))
+    series: dict[tuple[str, str], list[Row]] = {}
+    for row in order:
+        series.setdefault((row["axis"], row["kind"]), []).append(row)
+    for (axis, kind), own in sorted(series.items()):
         name = f"{axis_label(axis)} {kind}"
+        points = _with_gaps(own)
         figure.add_trace(
             go.Scatter(
-                x=[row["size_from_bytes"] for row in own],
-                y=[row["median_bytes_per_s"] / 1e9 for row in own],
+                x=[row and row["size_from_bytes"] for row in points],
+                y=[row and row["median_bytes_per_s"] / 1e9 for row in points],
                 mode="lines+markers",
                 name=plain(name),
-                legendgroup=name,
-                meta=f"group {plain(group)}",
-                showlegend=name not in named,
                 line={"color": AXIS_COLOURS.get(axis, AXIS_COLOURS["other"]), "width": 1},
                 marker={"symbol": _MARKS[kinds[kind] % len(_MARKS)], "size": 8},
-                hovertext=[
-                    f"{plain(name)}, group {plain(group)}<br>{row['count']} of "
-                    f"{row['size_from_bytes']:,} bytes or more<br>median {row['median_bytes_per_s'] / 1e9:.3g}, "
-                    f"best {row['best_bytes_per_s'] / 1e9:.3g} GB/s"
-                    for row in own
-                ],
+                hovertext=[row and _point_text(name, row) for row in points],
                 hoverinfo="text",
             )
         )
-        named.add(name)
     figure.update_xaxes(type="log", title="message size, bytes", exponentformat="power")
     figure.update_yaxes(type="log", title="bus bandwidth, GB/s", exponentformat="power")
     styled(figure, _HEIGHT_PX)
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.14}, margin={"t": 44})
-    return figure
+    columns = ["group", "axis", "operation", "message size, bytes", "bus bandwidth, GB/s"]
+    names = ("group_id", "axis", "kind", "size_from_bytes")
+    cells = [[*(row[name] for name in names), row["median_bytes_per_s"] / 1e9] for row in order]
+    return with_table(figure, columns, cells)
+
+
+def _with_gaps(rows: Sequence[Row]) -> list[Row | None]:
+    """Return the points of one line a group: one trace of all is drawn a hundred times faster than one each."""
+    points: list[Row | None] = []
+    for own in rows:
+        if points and points[-1] is not None and points[-1]["group_id"] != own["group_id"]:
+            points.append(None)
+        points.append(own)
+    return points
+
+
+def _point_text(name: str, row: Row) -> str:
+    return (
+        f"{plain(name)}, group {plain(row['group_id'])}<br>{row['count']} of "
+        f"{row['size_from_bytes']:,} bytes or more<br>median {row['median_bytes_per_s'] / 1e9:.3g}, "
+        f"best {row['best_bytes_per_s'] / 1e9:.3g} GB/s"
+    )
 
 
 def pair_figure(pairs: Row) -> go.Figure:
     """Return the matrix of sends: colour is the bandwidth, or the bytes where none is known.
+
+    Of many ranks only the pairs that sent are drawn: nearly all cells of such a matrix are empty.
 
     Args:
         pairs: ranks, total_bytes and bus_bandwidth_bytes_per_s (source, target), None without.
@@ -80,34 +100,64 @@ def pair_figure(pairs: Row) -> go.Figure:
     speed = _matrix(pairs["bus_bandwidth_bytes_per_s"]) / 1e9
     amount = _matrix(pairs["total_bytes"]) / 1e6
     has_speed = bool(np.isfinite(speed).any())
-    values = speed if has_speed else amount
-    names = [str(rank) for rank in pairs["ranks"]]
-    gap = 1 if len(names) <= 64 else 0
-    figure = go.Figure(
-        go.Heatmap(
-            z=values,
-            x=names,
-            y=names,
-            customdata=np.dstack([amount, speed]),
-            colorscale=SEQUENTIAL,
-            zmin=0,
-            xgap=gap,
-            ygap=gap,
-            colorbar={
-                "thickness": 12,
-                "outlinewidth": 0,
-                "title": "GB/s" if has_speed else "MB",
-            },
-            hovertemplate="rank %{y} to rank %{x}<br>%{customdata[0]:.3g} MB, %{customdata[1]:.3g} GB/s<extra></extra>",
-            hoverongaps=False,
-        )
-    )
-    figure.update_xaxes(title="to rank", type="category", nticks=32, showgrid=False)
-    figure.update_yaxes(
-        title="from rank", type="category", nticks=32, autorange="reversed", showgrid=False
-    )
-    return styled(figure, min(_BORDER_PX + _CELL_PX * len(names), _MOST_PX))
+    values, scale = (speed, "GB/s") if has_speed else (amount, "MB")
+    ranks = np.array(pairs["ranks"])
+    figure = go.Figure()
+    source, target = np.nonzero(np.isfinite(values))
+    text = np.column_stack([amount[source, target], speed[source, target]])
+    if len(ranks) <= _MOST_CELLS:
+        figure.add_trace(_cells(ranks, values, np.dstack([amount, speed]), scale))
+        named: dict[str, Any] = {"type": "category", "nticks": 32}
+    else:
+        figure.add_trace(_points(ranks[target], ranks[source], values[source, target], text, scale))
+        named = {"range": [ranks.min() - 1, ranks.max() + 1]}
+    figure.update_xaxes(title="to rank", showgrid=False, **named)
+    if "range" in named:
+        named["range"] = named["range"][::-1]
+    else:
+        named["autorange"] = "reversed"
+    figure.update_yaxes(title="from rank", showgrid=False, **named)
+    rows = np.column_stack([ranks[source], ranks[target], text]).tolist()
+    cells = [
+        [int(rank), int(peer), *(None if np.isnan(one) else one for one in known)]
+        for rank, peer, *known in rows
+    ]
+    figure = with_table(figure, ["from rank", "to rank", "MB", "GB/s"], cells)
+    return styled(figure, min(_BORDER_PX + _CELL_PX * len(ranks), _MOST_PX))
 
 
-def _matrix(rows: Sequence[Sequence[float | None]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _cells(ranks: IntArray, values: FloatArray, text: FloatArray, scale: str) -> go.Heatmap:
+    names = [str(rank) for rank in ranks.tolist()]
+    return go.Heatmap(
+        z=values,
+        x=names,
+        y=names,
+        customdata=text,
+        colorscale=SEQUENTIAL,
+        zmin=0,
+        xgap=1,
+        ygap=1,
+        colorbar={"thickness": 12, "outlinewidth": 0, "title": scale},
+        hovertemplate=_PAIR_TEXT,
+        hoverongaps=False,
+    )
+
+
+def _points(
+    target: IntArray, source: IntArray, values: FloatArray, text: FloatArray, scale: str
+) -> go.Scatter:
+    marker = {
+        "symbol": "square",
+        "size": _POINT_PX,
+        "color": values,
+        "colorscale": SEQUENTIAL,
+        "cmin": 0,
+        "colorbar": {"thickness": 12, "outlinewidth": 0, "title": scale},
+    }
+    return go.Scatter(
+        x=target, y=source, mode="markers", marker=marker, customdata=text, hovertemplate=_PAIR_TEXT
+    )
+
+
+def _matrix(rows: Sequence[Sequence[float | None]]) -> FloatArray:
     return np.array([[np.nan if one is None else one for one in row] for row in rows], np.float64)

@@ -10,6 +10,7 @@ from meshscope.analyze.output.json import collectives_to_json
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, write_run
 from meshscope.dashboard import create_app, units
 from meshscope.dashboard.callbacks import page_of
+from meshscope.dashboard.figures.communication import bandwidth_figure, pair_figure
 from meshscope.dashboard.figures.links import port_figure
 from meshscope.dashboard.pages.links import PHASES
 from meshscope.dashboard.store import RunStore
@@ -81,3 +82,50 @@ def test_port_figure_has_rate_and_phases():
     assert list(rate.y) == [1.0, 1.0, 2.0]
     assert [bar.name for bar in bars] == list(PHASES.values())
     assert all(list(bar.x) == [0.5, 2.0] and list(bar.width) == [1.0, 2.0] for bar in bars)
+
+
+def sends(ranks):
+    """Return a ring of sends, of which the last has no known bandwidth."""
+    size, speed = ([[None] * ranks for _ in range(ranks)] for _ in range(2))
+    for rank in range(ranks):
+        size[rank][(rank + 1) % ranks] = 2e6
+        speed[rank][(rank + 1) % ranks] = 3e9 if rank else None
+    return {
+        "ranks": list(range(ranks)),
+        "total_bytes": size,
+        "bus_bandwidth_bytes_per_s": speed,
+    }
+
+
+@pytest.mark.parametrize(("ranks", "kind"), [(4, "heatmap"), (128, "scatter")])
+def test_of_many_ranks_only_the_pairs_that_sent_are_drawn(ranks, kind):
+    """A million empty cells would keep the browser busy for seconds; a pair left out would look idle."""
+    figure = pair_figure(sends(ranks))
+    (trace,) = figure.data
+    assert trace.type == kind
+    rows = figure.layout.meta["table"]["rows"]
+    assert rows == [[rank, (rank + 1) % ranks, 2.0, 3.0] for rank in range(1, ranks)]
+    if kind == "scatter":
+        assert list(zip(trace.y, trace.x, strict=True)) == [tuple(row[:2]) for row in rows]
+
+
+def test_groups_are_lines_of_one_trace():
+    """A trace for each of a thousand groups would take seconds; joined, two groups would look like one."""
+    rows = [
+        {
+            "group_id": group,
+            "axis": "tp",
+            "kind": "all_reduce",
+            "size_from_bytes": size,
+            "median_bytes_per_s": 1e9,
+            "best_bytes_per_s": 2e9,
+            "count": 3,
+        }
+        for size in (1024, 2048)
+        for group in ("a", "b")
+    ]
+    figure = bandwidth_figure(rows)
+    (trace,) = figure.data
+    assert list(trace.x) == [1024, 2048, None, 1024, 2048]
+    cells = figure.layout.meta["table"]["rows"]
+    assert cells[1] == ["a", "tp", "all_reduce", 2048, 1.0]
