@@ -102,25 +102,29 @@ def pair_figure(pairs: Row) -> go.Figure:
     has_speed = bool(np.isfinite(speed).any())
     values, scale = (speed, "GB/s") if has_speed else (amount, "MB")
     ranks = np.array(pairs["ranks"])
+    text = np.dstack([amount, speed])
     figure = go.Figure()
-    source, target = np.nonzero(np.isfinite(values))
-    text = np.column_stack([amount[source, target], speed[source, target]])
     if len(ranks) <= _MOST_CELLS:
-        figure.add_trace(_cells(ranks, values, np.dstack([amount, speed]), scale))
-        named: dict[str, Any] = {"type": "category", "nticks": 32}
+        figure.add_trace(_cells(ranks, values, text, scale))
+        figure.update_xaxes(type="category", nticks=32)
+        figure.update_yaxes(type="category", nticks=32, autorange="reversed")
     else:
-        figure.add_trace(_points(ranks[target], ranks[source], values[source, target], text, scale))
-        named = {"range": [ranks.min() - 1, ranks.max() + 1]}
-    figure.update_xaxes(title="to rank", showgrid=False, **named)
-    if "range" in named:
-        named["range"] = named["range"][::-1]
-    else:
-        named["autorange"] = "reversed"
-    figure.update_yaxes(title="from rank", showgrid=False, **named)
-    rows = np.column_stack([ranks[source], ranks[target], text]).tolist()
+        at = np.nonzero(np.isfinite(values))
+        figure.add_trace(_points(ranks[at[1]], ranks[at[0]], values[at], text[at], scale))
+        ends = [ranks.min() - 1, ranks.max() + 1]
+        figure.update_xaxes(range=ends)
+        figure.update_yaxes(range=ends[::-1])
+    figure.update_xaxes(title="to rank", showgrid=False)
+    figure.update_yaxes(title="from rank", showgrid=False)
+    source, target = np.nonzero(np.isfinite(text).any(axis=2))
     cells = [
-        [int(rank), int(peer), *(None if np.isnan(one) else one for one in known)]
-        for rank, peer, *known in rows
+        [rank, peer, *(None if np.isnan(one) else one for one in known)]
+        for rank, peer, known in zip(
+            ranks[source].tolist(),
+            ranks[target].tolist(),
+            text[source, target].tolist(),
+            strict=True,
+        )
     ]
     figure = with_table(figure, ["from rank", "to rank", "MB", "GB/s"], cells)
     return styled(figure, min(_BORDER_PX + _CELL_PX * len(ranks), _MOST_PX))

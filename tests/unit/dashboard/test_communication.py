@@ -103,7 +103,8 @@ def test_of_many_ranks_only_the_pairs_that_sent_are_drawn(ranks, kind):
     figure = pair_figure(sends(ranks))
     (trace,) = figure.data
     assert trace.type == kind
-    rows = figure.layout.meta["table"]["rows"]
+    first, *rows = figure.layout.meta["table"]["rows"]
+    assert first == [0, 1, 2.0, None]
     assert rows == [[rank, (rank + 1) % ranks, 2.0, 3.0] for rank in range(1, ranks)]
     if kind == "scatter":
         assert list(zip(trace.y, trace.x, strict=True)) == [tuple(row[:2]) for row in rows]
