@@ -99,23 +99,22 @@ def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> _Exces
     if not len(stage) or stage.min() < 0 or stage.min() == stage.max():
         return None
     cells = work.cells[["rank", "step"]].assign(stage=stage)
-    frames = [cells.assign(part=part, compute=compute * frac) for part, frac in _parts(work)]
-    by_part = pd.concat(frames).groupby(["stage", "part", "rank", "step"])["compute"].sum()
-    kinds = kinds_of_steps(by_part.groupby(level=["stage", "rank", "step"]).sum())
-    centre = _centres(by_part, kinds)
-    whole = centre.groupby(level=["stage", "step"]).sum()
+    parts = {name: compute * frac for name, frac in _parts(work)}
+    of_rank = cells.assign(**parts).groupby(["stage", "rank", "step"]).sum()
+    kinds = kinds_of_steps(of_rank.sum(axis="columns"))
+    by_part = pd.concat({name: of_rank[name] for name in parts}, names=["part"])
+    centre = pd.DataFrame(_centres(by_part, kinds).unstack("part"))[list(parts)]
+    whole = centre.sum(axis="columns")
     if not (whole > 0).all():
         return None
-    stages = whole.index.unique("stage").size
-    mean = centre.groupby(level=["part", "step"]).transform("sum") / stages
-    excess = (centre - mean).rename("ns")
+    mean = centre.groupby(level="step").transform("sum") / whole.index.unique("stage").size
+    excess = centre - mean
     excess_frac = (excess / centre.where(centre > 0)).fillna(0.0)
-    names = list(excess_frac.index.names)
-    of_cell = [excess_frac.reindex(pd.MultiIndex.from_frame(frame[names])) for frame in frames]
-    ns = [frame["compute"].to_numpy() * frac for frame, frac in zip(frames, of_cell, strict=True)]
-    is_heavy = excess.groupby(level=["stage", "step"]).sum() > 0
-    heavy = is_heavy.reindex(pd.MultiIndex.from_frame(cells[["stage", "step"]]))
-    return _Excess(np.sum(ns, axis=0), heavy.to_numpy(np.bool_))
+    place = whole.index.get_indexer(pd.MultiIndex.from_frame(cells[["stage", "step"]]))
+    of_cell = excess_frac.to_numpy(np.float64)[place]
+    ns = sum(part.to_numpy() * of_cell[:, at] for at, part in enumerate(parts.values()))
+    is_heavy = excess.sum(axis="columns") > 0
+    return _Excess(np.asarray(ns), is_heavy.to_numpy(np.bool_)[place])
 
 
 def _parts(work: Work) -> Iterator[tuple[str, pd.Series]]:

@@ -99,6 +99,8 @@ def steady_links(
         One a set of hosts that groups connect, of several axes where these run at one rate; the one that takes the
         longest first.
     """
+    if frame["step"].nunique() < MIN_STEPS:
+        return []
     rows = _crossing(frame, trace, seems_disturbed_ns)
     if rows.empty:
         return []

@@ -71,13 +71,14 @@ def _communication_inside(
     """Return the exposed communication inside intervals that are sorted by rank."""
     codes = [class_code(name) for name in (*WAIT_CLASSES, *WIRE_CLASSES)]
     segments = ledger.segments[ledger.segments["code"].isin(codes)]
-    by_rank = {
-        key: part[["start_ns", "end_ns"]].to_numpy(np.int64)
-        for key, part in segments.groupby("rank")
-    }
+    order = np.argsort(segments["rank"].to_numpy(), kind="stable")
+    of_rank = segments["rank"].to_numpy()[order]
+    bounds_ns = segments[["start_ns", "end_ns"]].to_numpy(np.int64)[order]
     inside = np.zeros(len(rank), dtype=np.int64)
     values, first = np.unique(rank, return_index=True)
-    for value, low, high in zip(values, first, [*first[1:], len(rank)], strict=True):
-        if value in by_rank:
-            inside[low:high] = covered_length(union(by_rank[value]), start[low:high], end[low:high])
+    lows, highs = (np.searchsorted(of_rank, values, side) for side in ("left", "right"))
+    for at, low, high in zip(range(len(values)), first, [*first[1:], len(rank)], strict=True):
+        own = bounds_ns[lows[at] : highs[at]]
+        if len(own):
+            inside[low:high] = covered_length(union(own), start[low:high], end[low:high])
     return inside
