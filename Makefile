@@ -145,10 +145,12 @@ fuzz: setup ## feed the readers damaged files for SECONDS each (20), guided by c
 	$(call install,$(VENV)) --no-build-isolation --editable '.[fuzz]'
 	$(PY) -m tests.fuzz.run --seconds $(SECONDS)
 
+# Pages show the whole path of a run: one that is the same on every machine.
+screenshots: PICTURES := /tmp/meshscope-pictures
 screenshots: setup chromium ## run the demo and take the pictures of docs/images from it
-	rm -rf .meshscope/pictures
-	$(VENV)/bin/meshscope demo --no-serve --out .meshscope/pictures
-	$(PY) -m meshscope.dashboard.screenshot .meshscope/pictures/runs docs/images demo
+	rm -rf $(PICTURES)
+	$(VENV)/bin/meshscope demo --no-serve --out $(PICTURES)
+	$(PY) -m meshscope.dashboard.screenshot $(PICTURES)/runs docs/images demo
 
 check: lint types imports docs-check versions test frameworks ## all that CI runs, in its order
 
