@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 from tests.truth.foreign.case import Case, Check, Outcome, Reply, ask, judge
 from tests.truth.foreign.files import files
+from tests.truth.foreign.memory import memory
 from tests.truth.foreign.pipelines import GAIN, held_out, production
 from tests.truth.foreign.place import shared_folder
 from tests.truth.foreign.readers import largest_healthy, names, says
 from tests.truth.foreign.scripts import scripts
 from tests.truth.foreign.table import BEGIN, END, report, written
 from tests.truth.foreign.tables import tables
+from tests.truth.foreign.throughput import throughputs
 from tests.truth.foreign.traces import traces
 
 RIGHT = (
@@ -24,8 +26,12 @@ RIGHT = (
     "four-ranks-of-ResNet",
     "hang-of-Megatron,-16-ranks",
     "links",
+    "memory-deepseekv3_l4_tp1_ep8_pp1_dp8_mbc4_cef",
+    "memory-gpt-gpt3_mcore_te_tp1_pp4_vp1",
     "published-job",
     "skew",
+    "throughput-deepseekv3",
+    "throughput-llama3.1_405b",
 )
 """Cases all of whose answers are right; whoever mends a miss adds its case here."""
 
@@ -37,7 +43,8 @@ def known(tmp_path_factory):
     if shared is None:
         pytest.skip("needs the shared folder of foreign inputs (MESHSCOPE_FOREIGN names another)")
     cases = production(shared, tmp_path_factory.mktemp("production"))
-    cases += [case for part in (files, scripts, traces, tables) for case in part(shared)]
+    for part in (files, scripts, traces, tables, memory, throughputs):
+        cases += part(shared)
     return {case.name: case for case in cases}
 
 

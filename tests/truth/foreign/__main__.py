@@ -11,12 +11,14 @@ from tempfile import TemporaryDirectory
 from tests.truth.foreign.case import Case, Outcome, judge
 from tests.truth.foreign.files import files
 from tests.truth.foreign.lives import FLOPS, LIVE, lives
+from tests.truth.foreign.memory import memory
 from tests.truth.foreign.pipelines import held_out, production
 from tests.truth.foreign.place import PROJECT, shared_folder
 from tests.truth.foreign.replayed import SEED
 from tests.truth.foreign.scripts import scripts
 from tests.truth.foreign.table import report, written
-from tests.truth.foreign.tables import NOT_ASKED, tables
+from tests.truth.foreign.tables import tables
+from tests.truth.foreign.throughput import throughputs
 from tests.truth.foreign.traces import traces
 
 PAGE = PROJECT / "docs" / "truth-foreign.md"
@@ -46,7 +48,8 @@ def main() -> None:
 
 def _cases(scratch: Path, jobs: int, seed: int, only: str) -> tuple[list[Case], list[str]]:
     """Return the cases, and why some cannot be tried here."""
-    cases, skipped = [], list(NOT_ASKED)
+    cases: list[Case] = []
+    skipped: list[str] = []
     shared = shared_folder()
     if shared is None:
         skipped = [
@@ -57,7 +60,7 @@ def _cases(scratch: Path, jobs: int, seed: int, only: str) -> tuple[list[Case], 
         cases += production(shared, scratch)
     cases += held_out(scratch, jobs, seed)
     if shared is not None:
-        for part in (files, scripts, traces, tables, lives):
+        for part in (files, scripts, traces, tables, memory, throughputs, lives):
             cases += part(shared)
     chosen = [case for case in cases if only in case.name or only in case.group]
     return chosen, skipped

@@ -17,9 +17,6 @@ from tests.truth.foreign.readers import STAGE, cause, first_fault
 from tests.truth.foreign.record import Recording, write
 
 TABLES = "published tables"
-NOT_ASKED = (
-    "simumax_b200_pp1 and megatron_golden_a100 are not judged: no command predicts memory from a shape",
-)
 
 
 def tables(shared: Path) -> list[Case]:
