@@ -6,7 +6,7 @@ edits a sentence afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -59,12 +59,7 @@ def catalogue() -> dict[str, str]:
 
 def message_to_json(text: errors.Message | str) -> dict[str, Any] | None:
     """Return code and values; None of what is a text from outside."""
-    if isinstance(text, str):
-        return None
-    return {
-        "code": text.code,
-        "values": {name: _plain(value) for name, value in text.values.items()},
-    }
+    return None if isinstance(text, str) else errors.message_to_json(text)
 
 
 NO_ERROR: Mapping[str, Any] = {"error": None, "error_messages": None}
@@ -99,16 +94,3 @@ def _value(kept: Any) -> Any:
             return message_from_json(kept)
         return {name: _value(one) for name, one in kept.items()}
     return [_value(one) for one in kept] if isinstance(kept, list) else kept
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
-    if isinstance(value, errors.Message):
-        return message_to_json(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(one) for one in value]
-    # NumPy's numbers are no numbers of JSON; an enumeration of ours is a text already.
-    value = value.item() if hasattr(value, "item") else value
-    return value if value is None or isinstance(value, str | int | float) else str(value)

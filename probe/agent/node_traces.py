@@ -17,6 +17,7 @@ from ..deep.sealing import is_complete, raw_traces_in, seal
 from ..schema.deep_trace import TraceName, raw_stem
 from ..schema.errors import MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, rank_directories, read_json
+from ..schema.message import message
 
 _LARGEST = (1 << 62) - 1
 _MOST_RANKS = 1 << 24
@@ -106,11 +107,11 @@ class NodeTraces:
     def _trace(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Order a trace of a process that the run itself says is one of its ranks."""
         if self._daemon is None:
-            raise Refusal(f"Kineto's clients are not served: {self.missing}")
+            raise Refusal(message("reply.not_served", missing=self.missing))
         rank, pid = int(values["rank"]), int(values["pid"])
         folder = rank_directories(self._run_path).get(rank)
         if folder is None or read_json(folder / MANIFEST_NAME).get("pid") != pid:
-            raise Refusal(f"process {pid} is not rank {rank} of this run")
+            raise Refusal(message("reply.other_process", pid=pid, rank=rank))
         first = int(values["first_step"])
         name = TraceName(first, first + int(values["steps"]) - 1, str(values["ticket"]))
         path = trace_folder(folder) / raw_stem(name)

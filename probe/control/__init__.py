@@ -8,10 +8,11 @@ To add a verb, describe it and add it to the registry of the server::
 
     from meshscope.probe.control.fields import Flag, Whole
     from meshscope.probe.control.verbs import Refusal, Verb
+    from meshscope.probe.schema.message import message
 
     def arm(values):                        # on the control thread; be quick
         if values["first_step"] <= control.step:
-            raise Refusal("the step has passed")
+            raise Refusal(message("reply.step_begun", step=values["first_step"]))
         return {"armed": True}              # the reply, JSON
 
     registry.add(Verb("arm", "Record a few steps in depth.", arm,

@@ -11,9 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..schema.message import Message, message
+
 
 class FieldError(ValueError):
-    """A value does not fit its field; the message is one clause."""
+    """A value does not fit its field.
+
+    Attributes:
+        said: What does not fit, as one clause.
+        name: The field; empty where the field itself speaks.
+    """
+
+    def __init__(self, said: Message, name: str = "") -> None:
+        """Keep both; the sentence is made when it is sent."""
+        super().__init__(said)
+        self.said, self.name = said, name
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.said}".strip()
 
 
 class Field(Protocol):
@@ -42,9 +57,9 @@ class Whole:
     def checked(self, value: object) -> int:
         """Return the number; a bool is none."""
         if not isinstance(value, int) or isinstance(value, bool):
-            raise FieldError("must be a whole number")
+            raise FieldError(message("reply.not_whole"))
         if not self.least <= value <= self.most:
-            raise FieldError(f"must be from {self.least} to {self.most}")
+            raise FieldError(message("reply.out_of_range", least=self.least, most=self.most))
         return value
 
 
@@ -57,7 +72,7 @@ class Flag:
     def checked(self, value: object) -> bool:
         """Return the flag; a number is none."""
         if not isinstance(value, bool):
-            raise FieldError("must be true or false")
+            raise FieldError(message("reply.no_flag"))
         return value
 
 
@@ -71,7 +86,7 @@ class Choice:
     def checked(self, value: object) -> str:
         """Return the word."""
         if not isinstance(value, str) or value not in self.options:
-            raise FieldError(f"must be one of {', '.join(self.options)}")
+            raise FieldError(message("reply.no_choice", options=self.options))
         return value
 
 
@@ -87,7 +102,7 @@ class Word:
     def checked(self, value: object) -> str:
         """Return the name."""
         if not isinstance(value, str) or not _WORD.fullmatch(value):
-            raise FieldError("must be up to 64 letters, digits, underscores and hyphens")
+            raise FieldError(message("reply.no_word"))
         return value
 
 
@@ -99,16 +114,16 @@ def checked_fields(fields: Mapping[str, Field], given: Mapping[str, object]) -> 
     """
     for name in given:
         if name not in fields:
-            raise FieldError(f"unknown field {name!r:.80}")
+            raise FieldError(message("reply.unknown_field"), name[:80])
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if name in given:
             try:
                 values[name] = field.checked(given[name])
             except FieldError as error:
-                raise FieldError(f"{name} {error}") from None
+                raise FieldError(error.said, name) from None
         elif field.default is None:
-            raise FieldError(f"{name} is missing")
+            raise FieldError(message("reply.missing_field"), name)
         else:
             values[name] = field.default
     return values

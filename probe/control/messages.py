@@ -4,7 +4,8 @@
 
     {"v": 1, "verb": "status", "fields": {}}
     {"v": 1, "ok": true, "result": {"rank": 0, "step": 120}}
-    {"v": 1, "ok": false, "error": "the step has passed"}
+    {"v": 1, "ok": false, "error": "step 120 has begun already",
+     "code": "reply.step_begun", "values": {"step": 120}}
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
+
+from ..schema.message import Message, message, message_to_json
 
 MOST_BYTES = 64 * 1024
 """Longest packet in either direction."""
@@ -22,7 +25,16 @@ _ERROR_CHARACTERS = 500
 
 
 class MessageError(ValueError):
-    """A packet is no message of ours; the text is one clause."""
+    """A packet is no message of ours.
+
+    Attributes:
+        said: Why, as one clause.
+    """
+
+    def __init__(self, said: Message) -> None:
+        """Keep why; the sentence is made when it is sent."""
+        super().__init__(said)
+        self.said = said
 
 
 class Request(NamedTuple):
@@ -59,12 +71,12 @@ def decode_request(packet: bytes) -> Request:
     """
     value = _decode(packet)
     if value.get("v") != VERSION or isinstance(value["v"], bool):
-        raise MessageError(f"the message has version {value.get('v')!r:.40}, not {VERSION}")
+        raise MessageError(_other_version(value))
     if set(value) != _REQUEST_KEYS:
-        raise MessageError(f"a request has the keys {', '.join(sorted(_REQUEST_KEYS))}")
+        raise MessageError(message("reply.request_keys", keys=sorted(_REQUEST_KEYS)))
     verb, fields = value["verb"], value["fields"]
     if not isinstance(verb, str) or not isinstance(fields, dict):
-        raise MessageError("verb must be a word and fields an object")
+        raise MessageError(message("reply.request_types"))
     return Request(verb, fields)
 
 
@@ -77,9 +89,13 @@ def encode_result(result: Mapping[str, Any]) -> bytes:
     return _encode({"v": VERSION, "ok": True, "result": dict(result)})
 
 
-def encode_error(text: str) -> bytes:
-    """Return the packet of a reply that refuses a request; a long text is cut."""
-    return _encode({"v": VERSION, "ok": False, "error": text[:_ERROR_CHARACTERS]})
+def encode_error(said: Message) -> bytes:
+    """Return the packet of a reply that refuses a request; a long one has its text alone, cut."""
+    text = {"v": VERSION, "ok": False, "error": str(said)[:_ERROR_CHARACTERS]}
+    try:
+        return _encode(text | message_to_json(said))
+    except MessageError:
+        return _encode(text)
 
 
 def decode_reply(packet: bytes) -> Reply:
@@ -90,43 +106,47 @@ def decode_reply(packet: bytes) -> Reply:
     """
     value = _decode(packet)
     if value.get("v") != VERSION:
-        raise MessageError(f"the reply has version {value.get('v')!r:.40}, not {VERSION}")
+        raise MessageError(_other_version(value))
     ok, result, error = value.get("ok"), value.get("result", {}), value.get("error", "")
     if not isinstance(ok, bool) or not isinstance(result, dict) or not isinstance(error, str):
-        raise MessageError("the reply lacks its keys")
+        raise MessageError(message("reply.reply_keys"))
     return Reply(ok, result, error)
+
+
+def _other_version(value: Mapping[str, Any]) -> Message:
+    return message("reply.other_version", found=repr(value.get("v"))[:40], known=VERSION)
 
 
 def _encode(value: Mapping[str, Any]) -> bytes:
     try:
         packet = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise MessageError(f"the message has no JSON form: {error}") from error
+        raise MessageError(message("reply.no_json_form", error=str(error))) from error
     if len(packet) > MOST_BYTES:
-        raise MessageError(f"the message has {len(packet)} bytes, more than {MOST_BYTES}")
+        raise MessageError(message("reply.too_long", most=MOST_BYTES))
     return packet
 
 
 def _decode(packet: bytes) -> dict[str, Any]:
     if len(packet) > MOST_BYTES:
-        raise MessageError(f"the message has more than {MOST_BYTES} bytes")
+        raise MessageError(message("reply.too_long", most=MOST_BYTES))
     try:
         value = json.loads(
             packet.decode("utf-8"), object_pairs_hook=_each_key_once, parse_constant=_no_constant
         )
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"the message is not valid JSON: {error}") from error
+        raise MessageError(message("reply.no_json", error=str(error))) from error
     if not isinstance(value, dict):
-        raise MessageError("the message is not a JSON object")
+        raise MessageError(message("reply.no_object"))
     return value
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise MessageError("a key comes twice")
+        raise MessageError(message("reply.key_twice"))
     return found
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise MessageError(f"{name} is no number of JSON")
+    raise MessageError(message("reply.no_number", name=name))

@@ -9,6 +9,7 @@ from typing import Any
 from ..clock import now_ns
 from ..job.kill_switch import why_disabled
 from ..schema.errors import ConfigError
+from ..schema.message import message
 from ..schema.terms import CaptureLevel
 from .fields import Choice, Flag, Whole
 from .rank_control import RankControl
@@ -72,9 +73,9 @@ class _RecordingVerbs:
         control = self._control
         reason = why_disabled(os.environ, control.run_path)
         if reason:
-            raise Refusal(reason)
+            raise Refusal(message("reply.disabled", reason=reason))
         if control.switch.state is State.STOPPING:
-            raise Refusal("the last recording is still being closed; ask again")
+            raise Refusal(message("reply.still_closing"))
         control.switch.turn_on(_PATIENCE_S)
         return self.status(values)
 
@@ -88,19 +89,21 @@ class _RecordingVerbs:
         """Change the level of what is recorded."""
         recording = self._control.switch.recording
         if recording is None or self._control.switch.state is not State.RECORDING:
-            raise Refusal("nothing is recorded here; attach first")
+            raise Refusal(message("reply.nothing_recorded"))
         if values["first_step"] <= self._control.step:
-            raise Refusal(f"step {self._control.step} has begun already")
+            raise Refusal(message("reply.step_begun", step=self._control.step))
         try:
             recording.set_level(values["level"], values["first_step"])
         except ConfigError as error:
-            raise Refusal(str(error)) from error
+            raise Refusal(
+                message("reply.error", where=error.where, what=error.said["what"])
+            ) from error
         return self.status(values)
 
     def flush(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Write the records to disk."""
         recording = self._control.switch.recording
         if recording is None:
-            raise Refusal("nothing is recorded here; attach first")
+            raise Refusal(message("reply.nothing_recorded"))
         recording.flush()
         return self.status(values)

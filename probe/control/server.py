@@ -155,7 +155,7 @@ class ControlServer:
             # Taken off the queue unread: closing over it would lose the answer.
             connection.settimeout(_PATIENCE_WITH_STRANGERS_S)
             connection.recv(1)
-            connection.send(encode_error("only this user and root may ask"))
+            connection.send(encode_error(message("reply.other_user")))
             return
         connection.settimeout(_PATIENCE_S)
         packet, _, flags, _ = connection.recvmsg(MOST_BYTES)
@@ -164,16 +164,16 @@ class ControlServer:
         verb = "?"
         try:
             if flags & socket.MSG_TRUNC:
-                raise MessageError(f"the message has more than {MOST_BYTES} bytes")
+                raise MessageError(message("reply.too_long", most=MOST_BYTES))
             request = decode_request(packet)
             verb = request.verb if request.verb in self.registry.names() else "?"
             reply, outcome = encode_result(self.registry.call(request)), "done"
         except (MessageError, Refusal) as refusal:
-            reply, outcome = encode_error(str(refusal)), f"refused: {refusal}"
+            reply, outcome = encode_error(refusal.said), f"refused: {refusal}"
         except Exception as error:  # noqa: BLE001 - answered and counted; training goes on
             self.log.failed(error)
-            clause = f"the probe failed: {type(error).__name__}: {error}"
-            reply, outcome = encode_error(clause), clause
+            failed = message("reply.failed", kind=type(error).__name__, error=str(error))
+            reply, outcome = encode_error(failed), str(failed)
         self.log.add(verb, peer.uid, peer.pid, outcome)
         connection.send(reply)
 

@@ -8,7 +8,7 @@ thread of the process, so it
   full ring 0.3 to 0.4 s (measured, on a local disk),
 * calls nothing of CUDA, NCCL or c10d: what must happen in the training thread is
   left to it (``RankControl.listeners``, ``main_thread.MainThreadJob``),
-* raises ``Refusal`` with one clause for what it cannot do. Any other exception is
+* raises ``Refusal`` with a message for what it cannot do. Any other exception is
   counted and answered as an error of the probe; it never reaches training.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..schema.errors import ConfigError
-from ..schema.message import message
+from ..schema.message import Message, message
 from .fields import Field, FieldError, checked_fields
 from .messages import Request
 
@@ -28,7 +28,16 @@ Act = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not an error of the program
-    """A request cannot be granted; the message is one clause that the user reads."""
+    """A request cannot be granted.
+
+    Attributes:
+        said: Why, as one clause that the user reads.
+    """
+
+    def __init__(self, said: Message) -> None:
+        """Keep why; the sentence is made when it is sent."""
+        super().__init__(said)
+        self.said = said
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +85,11 @@ class VerbRegistry:
         """
         verb = self._verbs.get(request.verb)
         if verb is None:
-            raise Refusal(
-                f"unknown verb {request.verb!r:.80}; this process knows {', '.join(self.names())}"
-            )
+            raise Refusal(message("reply.unknown_verb", verb=request.verb[:80], known=self.names()))
         try:
             values = checked_fields(verb.fields, request.fields)
         except FieldError as error:
-            raise Refusal(f"{verb.name}: {error}") from None
+            raise Refusal(
+                message("reply.field", verb=verb.name, name=error.name, error=error.said)
+            ) from None
         return verb.act(values)

@@ -22,6 +22,7 @@ from ..control.verbs import Refusal, Verb
 from ..safety.program_signals import pass_on
 from ..schema.deep_trace import TraceName, raw_file
 from ..schema.manifest import rank_directories
+from ..schema.message import message
 from .in_process import InProcessTrace
 from .kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE
 from .names import trace_folder
@@ -103,13 +104,13 @@ class RankTraces:
         with self._lock:
             order = self._order
             if order is not None and order.stage not in _OVER and order.name != name:
-                raise Refusal(f"the trace {order.name.ticket} is on its way; disarm it first")
+                raise Refusal(message("reply.trace_on_its_way", ticket=order.name.ticket))
             if self._control.step < 0:
-                raise Refusal("no step has ended since the recording began")
+                raise Refusal(message("reply.no_step_ended"))
             if self._control.step >= first:
-                raise Refusal(f"step {self._control.step} has begun already")
+                raise Refusal(message("reply.step_begun", step=self._control.step))
             if how is How.DAEMON and not self._counts.is_on:
-                raise Refusal("Kineto's daemon client is off in this process")
+                raise Refusal(message("reply.daemon_client_off"))
             path = self._raw_file(name) if how is How.IN_PROCESS else None
             self._order = _Order(name, how, path)
             self._listen()
@@ -121,7 +122,7 @@ class RankTraces:
             order = self._own(values["ticket"])
             if order.stage is Stage.MISSED or self._control.step >= order.name.first_step:
                 order.stage = Stage.MISSED
-                raise Refusal(f"step {self._control.step} has begun already")
+                raise Refusal(message("reply.step_begun", step=self._control.step))
             order.stage = Stage.COMMITTED
             said = self._said()
             if order.how is How.DAEMON:
@@ -148,7 +149,7 @@ class RankTraces:
 
     def _own(self, ticket: str) -> _Order:
         if self._order is None or self._order.name.ticket != ticket:
-            raise Refusal(f"there is no trace {ticket} here")
+            raise Refusal(message("reply.no_trace", ticket=ticket))
         return self._order
 
     def _said(self) -> dict[str, Any]:
@@ -179,10 +180,10 @@ class RankTraces:
         try:
             folder = run_path and rank_directories(run_path).get(self._control.rank)
             if folder is None:
-                raise Refusal("this rank has no directory in the run")
+                raise Refusal(message("reply.no_directory"))
             return raw_file(trace_folder(folder), name, os.getpid())
         except OSError as error:
-            raise Refusal(f"there is no folder for the trace: {error}") from error
+            raise Refusal(message("reply.no_folder", error=error)) from error
 
     def _step_begins(self, step: int) -> None:
         """Start or stop; on the training thread, between two steps."""
@@ -296,11 +297,11 @@ class _KinetoCounts:
             Refusal: Kineto does not count with the steps.
         """
         if self._before is None or self._latest is None:
-            raise Refusal("Kineto has not counted two steps yet")
+            raise Refusal(message("reply.too_few_counted"))
         (step_before, count_before), (step, count) = self._before, self._latest
         a_step, rest = divmod(count - count_before, max(step - step_before, 1))
         if rest or a_step < 1:
-            raise Refusal("Kineto does not count with the steps of this process")
+            raise Refusal(message("reply.counts_differ"))
         return {
             # Kineto numbers its iterations from 0: the first counted step begins its iteration 0.
             "first_iteration": count - 1 + a_step * (name.first_step - step),

@@ -6,7 +6,7 @@ catches an error and goes on never reads the catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,3 +30,24 @@ class Message:
 def message(code: str, **values: Any) -> Message:
     """Return a message of ``errors.toml``; the test of the catalogue holds its code and the names of its values."""
     return Message(code, values)
+
+
+def message_to_json(said: Message) -> dict[str, Any]:
+    """Return code and values as JSON has them."""
+    return {
+        "code": said.code,
+        "values": {name: _plain(value) for name, value in said.values.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, Message):
+        return message_to_json(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    # NumPy's numbers are no numbers of JSON; an enumeration of ours is a text already.
+    value = value.item() if hasattr(value, "item") else value
+    return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from meshscope.probe.schema.message import message
+
 from .mesh_job import LaunchOptions, launch
 from .mesh_run import Bound, RecordedRuns
 
@@ -106,7 +108,7 @@ class MeshRun:
         __tracebackhide__ = True
         options = self._options if ranks is None else replace(self._options, ranks=ranks)
         if options.ranks < 1 or runs < 1:
-            raise pytest.UsageError("mesh_run: ranks and runs are at least 1")
+            raise pytest.UsageError(str(message("usage.least_ranks")))
         paths = tuple(launch(command, options, self._name, cwd) for _ in range(runs))
         for path in paths:
             self._note(f"{path.name}: {options.ranks} ranks recorded in {path.parent}")
@@ -124,7 +126,7 @@ class MeshRun:
             UsageError: There was no call.
         """
         if self._latest is None:
-            raise pytest.UsageError('mesh_run has launched nothing: mesh_run("train.py", ranks=2)')
+            raise pytest.UsageError(str(message("usage.nothing_launched")))
         return self._latest
 
     def assert_budget(self, **bounds: Bound) -> None:
@@ -178,6 +180,6 @@ def _number(config: pytest.Config, name: str, *, least: float) -> float:
         number = float("nan")
     if not least <= number < 1e9:
         raise pytest.UsageError(
-            f"--meshscope-{name} (ini: meshscope_{name}): {text!r} is no number of {least:g} or more"
+            str(message("usage.plugin_number", name=name, text=text, least=least))
         )
     return number

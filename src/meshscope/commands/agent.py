@@ -44,10 +44,11 @@ def agent(  # noqa: PLR0913 - every option of the verb
     """Sample devices, network ports and the host of this node; one agent a node and run."""
     from meshscope.probe.agent.host_directory import AgentRunningError
     from meshscope.probe.agent.settings import AgentSettings
+    from meshscope.probe.schema.message import message
     from meshscope.probe.schema.rundir import require_run
 
     if run is None and record is None and port is None:
-        raise typer.BadParameter("give --run, --record or --port: else nothing is kept or shown")
+        raise typer.BadParameter(str(message("usage.agent_for_nothing")))
     settings = AgentSettings(
         interval_s=interval,
         port=port,

@@ -61,12 +61,11 @@ def export(
 def _export_summaries(run: Path, out: Path, steps: str | None, topology_file: Path | None) -> None:
     from meshscope.analyze.output.export import export_summaries
     from meshscope.analyze.scale.store import read_summaries
+    from meshscope.probe.schema.message import message
     from meshscope.probe.schema.rundir import require_run
 
     if steps is not None or topology_file is not None:
-        raise typer.BadParameter(
-            "summaries are of all steps, with the mesh that the run states: leave out --steps and --topology"
-        )
+        raise typer.BadParameter(str(message("usage.parts_of_summaries")))
     require_run(run)
     files = export_summaries(read_summaries(run), out)
     emit("\n".join(str(file) for file in files))

@@ -73,7 +73,7 @@ def executor_for(processes: int | None, cluster: str | None) -> Executor:
     from meshscope.analyze.scale.executors import executor_of
 
     if cluster is not None and processes is not None:
-        raise typer.BadParameter("--workers has no part in --cluster, which has workers of its own")
+        raise typer.BadParameter(str(message("usage.workers_of_cluster")))
     return executor_of(processes or workers(), cluster)
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from meshscope.probe.schema.message import message
+
 from .fetching import fetched
 from .output import Format
 
@@ -17,7 +19,7 @@ def named_path(text: str) -> Path:
     An unset variable in quotes is no folder.
     """
     if not text:
-        raise typer.BadParameter("it is empty: is a variable of the shell not set?")
+        raise typer.BadParameter(str(message("usage.empty_path")))
     return fetched(text)
 
 

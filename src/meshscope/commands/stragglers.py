@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from meshscope.probe.schema.message import message
+
 from .open_capture import next_command, open_trace
 from .options import DEFAULT_RUNS, FormatOption, RunPath, RunsOption, StepsOption, TopologyOption
 from .output import Format, show_document
@@ -29,7 +31,7 @@ def stragglers(
     """List the ranks that make others wait: cost and gain of a repair, by rank, stage and step."""
     if compat:
         if topology_file is not None:
-            raise typer.BadParameter("--topology has no part in --compat: the file states the mesh")
+            raise typer.BadParameter(str(message("usage.mesh_of_compat")))
         _published(path, output)
         return
     from meshscope.analyze import diagnose

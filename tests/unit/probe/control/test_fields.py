@@ -31,7 +31,7 @@ def test_defaults_fill_in():
         ({"steps": 1, "name": "../../etc/passwd"}, "name must be up to 64 letters"),
         ({"steps": 1, "name": "a" * 65}, "name must be up to 64 letters"),
         ({"steps": 1, "name": "a\n"}, "name must be up to 64 letters"),
-        ({"steps": 1, "path": "/tmp"}, "unknown field 'path'"),
+        ({"steps": 1, "path": "/tmp"}, "path is an unknown field"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, clause):

@@ -15,13 +15,27 @@ from meshscope.probe.control.messages import (
     encode_request,
     encode_result,
 )
+from meshscope.probe.schema.message import message
 
 
 def test_messages_arrive_as_they_were_sent():
     """Fails when a request or reply changes on its way."""
     assert decode_request(encode_request("arm", {"a": 1})) == Request("arm", {"a": 1})
     assert decode_reply(encode_result({"step": 3})) == Reply(True, {"step": 3}, "")
-    assert decode_reply(encode_error("no")) == Reply(False, {}, "no")
+    refusal = encode_error(message("reply.step_begun", step=7))
+    assert decode_reply(refusal) == Reply(False, {}, "step 7 has begun already")
+
+
+def test_a_refusal_has_code_and_values():
+    """Fails when a program would have to read the sentence to know why it was refused."""
+    inside = message("reply.out_of_range", least=1, most=9)
+    sent = json.loads(encode_error(message("reply.field", verb="arm", name="steps", error=inside)))
+    assert sent["error"] == "arm: steps must be from 1 to 9"
+    assert sent["code"] == "reply.field"
+    assert sent["values"]["error"] == {
+        "code": "reply.out_of_range",
+        "values": {"least": 1, "most": 9},
+    }
 
 
 GOOD = {"v": 1, "verb": "status", "fields": {}}
@@ -64,4 +78,5 @@ def test_what_is_too_long_is_not_sent():
         encode_request("arm", {"a": "x" * MOST_BYTES})
     with pytest.raises(MessageError, match="no JSON form"):
         encode_result({"a": object()})
-    assert len(encode_error("x" * MOST_BYTES)) < 1000
+    too_long = message("reply.failed", kind="OSError", error="x" * MOST_BYTES)
+    assert len(encode_error(too_long)) < 1000

@@ -9,6 +9,7 @@ from meshscope.probe.control.fields import Choice, Whole
 from meshscope.probe.control.orders import change_level, order
 from meshscope.probe.control.verbs import Refusal, Verb
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
 
 
 class Rank:
@@ -36,7 +37,7 @@ class Rank:
     def set_level(self, values):
         """Change the level of a step to come."""
         if values["first_step"] <= self.step + 10 * self.pace:
-            raise Refusal(f"step {self.step} has begun already")
+            raise Refusal(message("reply.step_begun", step=self.step))
         self.level = values["first_step"]
         return self.status(values)
 

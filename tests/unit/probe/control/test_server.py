@@ -16,6 +16,7 @@ from meshscope.probe.control.client import ask
 from meshscope.probe.control.messages import MOST_BYTES, Reply, decode_reply, encode_request
 from meshscope.probe.control.verbs import Refusal, Verb
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.message import message
 
 TELL = Verb("status", "Tell.", lambda _: {"step": 3})
 
@@ -27,7 +28,7 @@ def fail(_):
 
 def refuse(_):
     """Refuse."""
-    raise Refusal("the step has passed")
+    raise Refusal(message("reply.step_begun", step=7))
 
 
 def send(path, packet):
@@ -43,7 +44,7 @@ def test_requests_are_answered_and_logged(serve):
     """Fails when an answer is wrong, or a request is not found in the log."""
     server = serve(TELL, Verb("fail", "Fail.", fail), Verb("refuse", "Refuse.", refuse))
     assert ask(server.path, "status", {}).result == {"step": 3}
-    assert ask(server.path, "refuse", {}).error == "the step has passed"
+    assert ask(server.path, "refuse", {}).error == "step 7 has begun already"
     assert ask(server.path, "fail", {}).error == "the probe failed: ZeroDivisionError: a mistake"
     assert ask(server.path, "status", {}).ok, "an error ends the service"
     server.stop()
