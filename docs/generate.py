@@ -73,7 +73,7 @@ To add one:
 
 | what | touch |
 |---|---|
-| reader of a format | a folder in `analyze/read/`, its record in `analyze/tables/capabilities.py`, its mark in `analyze/read/detect.py`, the call in `analyze/read/__init__.py`, `tests/fuzz/seeds.py`, `docs/inputs.md` |
+| reader of a format | a folder in `analyze/read/`, a record in `analyze/read/formats.py` and one in `analyze/tables/capabilities.py`, `tests/fuzz/seeds.py`, `docs/inputs.md` |
 | finding | a value in `probe/schema/terms.py`, a file in `analyze/findings/rules/`, the list in its `__init__.py`, `docs/glossary.md` |
 | error | `message("refused.CODE", …)` where it is raised, its sentence in `probe/schema/errors.toml` |
 | schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, its record in `schedule_records.py` there, its name in `reference_trainer/config/schedule_config.py`, `docs/glossary.md` |

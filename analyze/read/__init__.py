@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from meshscope.probe.schema.errors import RunDirectoryError, TraceFormatError
@@ -20,8 +19,10 @@ from ..tables.trace import Trace
 from ..wording.limits import Limit
 from ..wording.message import message
 from .archives import unpack_archives
-from .detect import MEMORY_FORMATS, InputFile, InputFormat, classify
+from .detect import classify
+from .files import InputFile, InputFormat
 from .foreign import nothing_readable
+from .formats import FORMATS, Inputs
 from .input_paths import Found, input_file, look
 from .left_out import left_out_files
 from .mixed_formats import left_out, refuse_several_jobs
@@ -84,63 +85,17 @@ def _import_files(
     scratch: Scratch,
     reading: Reading | None,
 ) -> Trace | None:
-    """Read the files of the first format in this order that there is; None if there is none.
-
-    A reader is imported once there is something for it to read.
+    """Read the files of the first format in the order of ``FORMATS`` that there is; None if there is none.
 
     Raises:
         TraceFormatError: They cannot be read, or cannot be one run.
     """
     refuse_several_jobs(path, by_format)
-    others = partial(left_out, by_format)
-    if timelines := by_format[InputFormat.NDTIMELINE]:
-        from .ndtimeline.importer import import_ndtimeline
-
-        trace = import_ndtimeline(path, timelines)
-        limits = others(InputFormat.NDTIMELINE)
-        return replace(trace, limits=(*limits, *trace.limits))
-    if traces := by_format[InputFormat.KINETO]:
-        return _import_kineto(path, traces, scratch, reading, others(InputFormat.KINETO))
-    if exports := by_format[InputFormat.NSIGHT]:
-        from .nsight.importer import import_nsight
-
-        return import_nsight(path, exports, limits=others(InputFormat.NSIGHT))
-    if dumps := by_format[InputFormat.PIPELINE_VISUALISER]:
-        from .pipeline_visualiser.importer import import_pipeline_visualiser
-
-        configs = by_format[InputFormat.PIPELINE_CONFIG]
-        limits = others(InputFormat.PIPELINE_VISUALISER, InputFormat.PIPELINE_CONFIG)
-        return import_pipeline_visualiser(path, dumps, configs, limits=limits)
-    if logs := by_format[InputFormat.NCCL_INSPECTOR]:
-        from .nccl_inspector.importer import import_nccl_inspector
-
-        return import_nccl_inspector(path, logs, limits=others(InputFormat.NCCL_INSPECTOR))
-    if rings := by_format[InputFormat.FLIGHT_RECORDER]:
-        from .flight_recorder.importer import import_flight_recorder
-
-        return import_flight_recorder(path, rings, limits=others(InputFormat.FLIGHT_RECORDER))
-    if records := [(file, kind) for kind in MEMORY_FORMATS for file in by_format[kind]]:
-        from .memory.importer import import_memory
-
-        return import_memory(path, records, limits=others(*MEMORY_FORMATS))
+    for one in FORMATS:
+        if one.read is not None and by_format[one.kind]:
+            limits = left_out(by_format, one.kind, *one.beside)
+            return one.read(Inputs(path, by_format, limits, scratch, reading))
     return None
-
-
-def _import_kineto(
-    path: Path,
-    traces: Sequence[InputFile],
-    scratch: Scratch,
-    reading: Reading | None,
-    limits: Sequence[Limit],
-) -> Trace:
-    """Read Kineto traces: those of several ranks in one file apart, and halves of events joined."""
-    from .kineto.chrome_pairs import complete_pairs
-    from .kineto.importer import import_kineto
-    from .kineto.merged import split_merged
-
-    paired, alone = complete_pairs(traces, scratch)
-    parts, merged = split_merged(paired, scratch)
-    return import_kineto(path, parts, limits=[*limits, *alone, *merged], reading=reading)
 
 
 def _damaged_run(path: Path) -> TraceFormatError:

@@ -14,7 +14,8 @@ from meshscope.probe.schema.printable import printable
 from ..wording.limits import Limit
 from ..wording.message import message
 from .byte_source import ByteSource
-from .detect import HEAD_BYTES, InputFile, InputFormat, classify
+from .detect import classify
+from .files import HEAD_BYTES, InputFile, InputFormat
 from .left_out import left_out_files
 from .scratch import Scratch, require_room, safe_place
 

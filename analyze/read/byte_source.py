@@ -11,7 +11,7 @@ from isal import isal_zlib
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ..wording.message import Text, message
-from .detect import UTF8_MARK, InputFile
+from .files import UTF8_MARK, InputFile
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_FORMAT = 31

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from meshscope.probe.schema.errors import TraceFormatError
 
 from ..wording.message import Message, message
-from .detect import WHAT_WE_READ, InputFile, why_unknown
+from .detect import WHAT_WE_READ, why_unknown
+from .files import InputFile
 
 _LOOKED_INTO = 16
 """Files of an unknown format that are looked into to say what they are."""

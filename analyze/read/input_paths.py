@@ -12,7 +12,8 @@ from meshscope.probe.schema.printable import printable
 
 from ..wording.limits import Limit, limit_text
 from ..wording.message import message
-from .detect import WHAT_WE_READ, InputFile
+from .detect import WHAT_WE_READ
+from .files import InputFile
 
 _SHOWN = 4
 

@@ -17,29 +17,12 @@ from meshscope.probe.schema.listing import listed
 
 from ..wording.limits import Limit
 from ..wording.message import message
-from .detect import InputFile, InputFormat, classify, why_unknown
+from .detect import classify, why_unknown
+from .files import InputFile, InputFormat
+from .formats import FORMATS
 from .input_paths import input_file
 
-TIMELINES = (
-    InputFormat.NDTIMELINE,
-    InputFormat.KINETO,
-    InputFormat.NSIGHT,
-    InputFormat.PIPELINE_VISUALISER,
-)
-"""Formats that tell what a job did over time, in the order in which one of them is chosen."""
-_NAMES = {
-    InputFormat.NDTIMELINE: "NDTimeline",
-    InputFormat.KINETO: "Kineto",
-    InputFormat.NSIGHT: "Nsight Systems",
-    InputFormat.PIPELINE_VISUALISER: "pipeline visualiser",
-    InputFormat.PIPELINE_CONFIG: "settings of a pipeline",
-    InputFormat.NCCL_INSPECTOR: "NCCL Inspector",
-    InputFormat.FLIGHT_RECORDER: "flight recorder",
-    InputFormat.MEMORY_EVENTS: "memory timeline",
-    InputFormat.MEMORY_SIZES: "memory timeline",
-    InputFormat.MEMORY_SNAPSHOT: "memory snapshot",
-    InputFormat.MEMORY_PAGE: "page of memory",
-}
+_NAMES = {one.kind: one.name for one in FORMATS}
 _SETTINGS = re.compile(r"meta-.*\.ya?ml")
 """Files that belong to an NDTimeline job, and are looked for by the reader of it."""
 _SHOWN = 4
@@ -55,7 +38,7 @@ def refuse_several_jobs(path: Path, by_format: Mapping[InputFormat, Sequence[Inp
     Raises:
         TraceFormatError: There is one elsewhere; names both.
     """
-    present = [kind for kind in TIMELINES if by_format.get(kind)]
+    present = [one.kind for one in FORMATS if one.is_timeline and by_format.get(one.kind)]
     if len(present) < 2:
         return
     read, *others = present

@@ -19,7 +19,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import printable
 
 from ..wording.message import message
-from .detect import InputFile
+from .files import InputFile
 from .scratch import Scratch, require_room, safe_place
 
 _ZIP = b"PK\x03\x04"

@@ -8,7 +8,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ..wording.message import Message, message
 from .byte_source import ByteSource
-from .detect import InputFile
+from .files import InputFile
 
 _PIECE_BYTES = 1 << 20
 

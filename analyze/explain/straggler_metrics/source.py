@@ -10,7 +10,8 @@ from meshscope.probe.schema.manifest import MANIFEST_NAME, read_json
 from meshscope.probe.schema.rundir import is_run_directory
 
 from ...load.ingested import is_ingested
-from ...read.detect import InputFormat, classify
+from ...read.detect import classify
+from ...read.files import InputFormat
 from ...read.input_paths import find_files
 from ...read.source_files import content_key, source_files
 from ...wording.message import message

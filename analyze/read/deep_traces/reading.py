@@ -16,7 +16,7 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from ...tables.parquet_file import to_read
 from ...wording.message import message
-from ..detect import InputFile
+from ..files import InputFile
 from ..kineto.columns import StepWindows
 from ..kineto.rank import Place, read_rank_file
 from .cache import DeepCache, ReadTrace

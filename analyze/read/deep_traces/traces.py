@@ -16,7 +16,7 @@ from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.manifest import newest_part
 
 from ...tables.parquet_file import to_read
-from ..detect import InputFile
+from ..files import InputFile
 from ..kineto.columns import StepWindows
 from ..kineto.rank import Place, read_rank_file
 from ..reading import TemporaryFolder

@@ -21,7 +21,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import CollectiveKind, Direction
 
 from ...wording.message import message
-from ..detect import DAMAGED_JSON, InputFile
+from ..files import DAMAGED_JSON, InputFile
 from ..kernel_names import collective_kind, item_bytes
 from ..kineto.events import to_int as integer
 from ..kineto.groups import NamedGroup, parse_ranks

@@ -21,7 +21,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import InputFile
+from ..files import InputFile
 from ..kernel_names import CATEGORY_OF_EVENT
 from ..left_out import left_out_files
 from ..scratch import Scratch

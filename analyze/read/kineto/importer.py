@@ -16,7 +16,7 @@ from meshscope.probe.schema.terms import CaptureLevel
 from ...tables.stored_tables import STORED, StoredTable, Tables, open_stored
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import InputFile
+from ..files import InputFile
 from ..left_out import left_out_files
 from ..rank_limits import missing_ranks, shared_notes
 from ..reading import Reading, TemporaryFolder

@@ -19,7 +19,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import DAMAGED_JSON, InputFile
+from ..files import DAMAGED_JSON, InputFile
 from ..scratch import Scratch
 from .events import DistributedInfo, KinetoHeader, to_int
 from .rewritten import EventWriter

@@ -10,7 +10,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ...tables.processes import WorkerDied, map_in_processes, report_bytes
 from ...wording.message import message
-from ..detect import InputFile
+from ..files import InputFile
 from ..reading import Reading
 from .rank import Place, RankFile, read_rank_file
 

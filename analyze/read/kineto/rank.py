@@ -15,7 +15,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from ...tables.stored_tables import STORED
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import InputFile
+from ..files import InputFile
 from ..reading import OnBytes, ignore_bytes
 from .columns import DeviceLinks, StepWindows, device_links, step_windows
 from .communication import IssueContext, RankCommunication, rank_communication

@@ -21,7 +21,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from ...wording.limits import Limit
 from ...wording.message import Message, message
 from ..byte_source import ByteSource
-from ..detect import InputFile
+from ..files import InputFile
 from ..json_borders import elements, find_array
 from ..reading import OnBytes, ignore_bytes
 from .events import QUICK_EVENT, AnyEvent, Event, KinetoHeader, decode, decode_header

@@ -20,7 +20,7 @@ from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import InputFile, InputFormat, rank_in_name
+from ..files import InputFile, InputFormat, rank_in_name
 from ..left_out import left_out_files
 from ..rank_limits import missing_ranks, shared_notes
 from .moments import CATEGORIES, MemoryRecord, Moment

@@ -17,7 +17,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ...wording.limits import Limit
 from ...wording.message import Text, message
-from ..detect import DAMAGED_JSON, InputFile
+from ..files import DAMAGED_JSON, InputFile
 from ..kineto.events import to_int
 from ..plain_pickle import load_plain
 from .history import Block, History, to_size

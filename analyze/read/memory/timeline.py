@@ -20,7 +20,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from ...wording.limits import Limit
 from ...wording.message import Message, Text, message
 from ..byte_source import ByteSource
-from ..detect import DAMAGED_JSON, InputFile
+from ..files import DAMAGED_JSON, InputFile
 from ..json_borders import elements
 from .moments import MemoryRecord, Moment
 

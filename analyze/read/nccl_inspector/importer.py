@@ -22,7 +22,7 @@ from meshscope.probe.schema.terms import Axis, CaptureLevel, CollectiveKind, Tim
 
 from ...wording.limits import Limit, limit_text
 from ...wording.message import message
-from ..detect import InputFile
+from ..files import InputFile
 from ..kernel_names import collective_kind
 from .ranks import number_ranks
 from .records import read_records

@@ -14,7 +14,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..byte_source import ByteSource
-from ..detect import DAMAGED_JSON, InputFile
+from ..files import DAMAGED_JSON, InputFile
 from ..left_out import left_out_files
 
 _NS_PER_US = 1000

@@ -12,8 +12,11 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ...tables.parquet_file import to_read
 from ...wording.message import message
-from ..detect import NDTIMELINE_COLUMNS
 
+NDTIMELINE_COLUMNS = frozenset(
+    ["dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id"]
+)
+"""Columns that an NDTimeline parquet file must have."""
 MOST_ROWS = 1_000_000
 """Larger files are refused; a job of 8 workers has about 200 rows a step."""
 _MOST_BYTES = 256 << 20

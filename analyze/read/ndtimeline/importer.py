@@ -18,8 +18,9 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.tables import RUN, SPAN, STEP, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, SpanKind
 
+from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import InputFile
+from ..files import InputFile
 from .communication import COMMUNICATION, communication_tables
 from .job import Job, read_job
 from .ops import read_ops
@@ -33,7 +34,9 @@ SPANS = {
 """Operations that are compute or host time of one worker."""
 
 
-def import_ndtimeline(path: Path, files: Sequence[InputFile]) -> Trace:
+def import_ndtimeline(
+    path: Path, files: Sequence[InputFile], *, limits: Sequence[Limit] = ()
+) -> Trace:
     """Read one job; its ``meta-*.yaml`` lies beside the parquet file and may be absent.
 
     Raises:
@@ -46,19 +49,19 @@ def import_ndtimeline(path: Path, files: Sequence[InputFile]) -> Trace:
             remedy=message("advice.one_parquet_file"),
         )
     parquet = files[0].path
-    ops, limits = read_ops(parquet, (*SPANS, *COMMUNICATION))
+    ops, said = read_ops(parquet, (*SPANS, *COMMUNICATION))
     workers = ops[["rank", "dp_rank", "stage"]].drop_duplicates().sort_values("rank")
-    job = read_job(parquet, workers, chunks=int(ops["mc"].max()) + 1, limits=limits)
+    job = read_job(parquet, workers, chunks=int(ops["mc"].max()) + 1, limits=said)
     tables = {name: spec.empty() for name, spec in TABLES.items()}
     tables |= {"step": _steps(ops), "span": _spans(ops)}
-    tables |= communication_tables(ops, workers, job, limits)
+    tables |= communication_tables(ops, workers, job, said)
     return Trace(
         path=path,
         run=_run(path, ops, job),
         layout=job.layout,
         ranks=tuple(workers["rank"].tolist()),
         tables=tables,
-        limits=tuple(limits),
+        limits=(*limits, *said),
         origin="ndtimeline",
         per_step_clock=True,
     )

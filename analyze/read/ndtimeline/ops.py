@@ -16,8 +16,7 @@ from meshscope.probe.schema.listing import listed
 
 from ...wording.limits import Limit, limit_text
 from ...wording.message import message
-from ..detect import NDTIMELINE_COLUMNS
-from .columns import read_columns
+from .columns import NDTIMELINE_COLUMNS, read_columns
 
 Mask = npt.NDArray[np.bool_]
 

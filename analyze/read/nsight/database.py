@@ -24,7 +24,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import printable
 
 from ...wording.message import Text, message
-from ..detect import DAMAGED_SQLITE, InputFile
+from ..files import DAMAGED_SQLITE, InputFile
 
 IntArray = npt.NDArray[np.int64]
 MISSING = -1

@@ -22,7 +22,7 @@ from meshscope.probe.schema.terms import CaptureLevel
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import InputFile
+from ..files import InputFile
 from ..kineto.communication import CommunicationTables, assemble
 from ..kineto.counted import counted_limits
 from ..kineto.groups import NamedGroup

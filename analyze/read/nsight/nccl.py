@@ -15,7 +15,7 @@ import numpy as np
 
 from meshscope.probe.schema.terms import CollectiveKind
 
-from ..detect import MAX_RANKS
+from ..files import MAX_RANKS
 from ..kernel_names import collective_kind
 from ..kineto.chrome_pairs import pair_positions
 from ..kineto.events import EventArgs

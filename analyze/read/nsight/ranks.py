@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..detect import MAX_RANKS, rank_in_name
+from ..files import MAX_RANKS, rank_in_name
 from .activities import Activities
 from .database import Database
 from .nccl import Membership

@@ -15,7 +15,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import DAMAGED_JSON, InputFile
+from ..files import DAMAGED_JSON, InputFile
 from ..json_borders import closed_values
 from ..left_out import left_out_files
 from ..whole_file import WholeFile, read_whole

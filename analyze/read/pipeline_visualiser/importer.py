@@ -23,7 +23,7 @@ from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase, SpanKind
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import InputFile
+from ..files import InputFile
 from .files import Iteration, StageFile, read_stage_files
 from .mesh import Mesh, read_mesh
 

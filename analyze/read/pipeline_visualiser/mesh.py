@@ -14,7 +14,7 @@ from meshscope.probe.schema.terms import ScheduleKind
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..detect import DAMAGED_JSON, InputFile
+from ..files import DAMAGED_JSON, InputFile
 from ..whole_file import read_whole
 from .files import StageFile
 

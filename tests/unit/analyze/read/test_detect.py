@@ -14,8 +14,10 @@ import pytest
 from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
-from meshscope.analyze.read.detect import NDTIMELINE_COLUMNS, InputFile, InputFormat, classify
+from meshscope.analyze.read.detect import classify
+from meshscope.analyze.read.files import InputFile, InputFormat
 from meshscope.analyze.read.input_paths import look
+from meshscope.analyze.read.ndtimeline.columns import NDTIMELINE_COLUMNS
 from meshscope.probe.schema.errors import TraceFormatError
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1}
@@ -222,7 +224,7 @@ def test_a_gzip_bomb_is_refused(tmp_path, kind, monkeypatch):
     """A few megabytes from a stranger would fill the memory of whoever looks at them."""
     monkeypatch.setattr("meshscope.analyze.read.byte_source._HARMLESS_BYTES", 1 << 20)
     monkeypatch.setattr(
-        "meshscope.analyze.read.detect.InputFile.read.__kwdefaults__", {"most_bytes": 1 << 20}
+        "meshscope.analyze.read.files.InputFile.read.__kwdefaults__", {"most_bytes": 1 << 20}
     )
     start = {
         "list": b'[{"ph": "B", "cat": "kernel"}, "',

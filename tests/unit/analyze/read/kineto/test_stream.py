@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
-from meshscope.analyze.read.detect import InputFile
+from meshscope.analyze.read.files import InputFile
 from meshscope.analyze.read.json_borders import elements, find_array
 from meshscope.analyze.read.kineto import stream as kineto_stream
 from meshscope.analyze.read.kineto.events import OtherPhase, to_int, to_integers
