@@ -21,6 +21,7 @@ Value = TypeVar("Value")
 MOST_ROWS = 640
 """Rows that the figure of a step has a pixel for."""
 _KEPT_STEPS = 4
+"""Going back and forth between neighbours stays fast."""
 
 
 class DrawnSteps:

@@ -49,6 +49,7 @@ _QUERIES = {"timeline": "?path=1", "stragglers": "?fix=stragglers"}
 _ONLY_WITH = {"hang": ".ms-main .ms-finding", "links": ".ms-main .js-plotly-plot"}
 """Pages of which a run without this shows nothing: they get no picture then."""
 _SETTLE_MS = 400
+"""For transitions, and figures that are drawn once their data came."""
 _PATIENCE_MS = 180_000
 
 

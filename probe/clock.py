@@ -21,6 +21,7 @@ unix_ns = time.time_ns
 """Wall clock in ns since 1970; may be stepped, so never used for a duration."""
 
 _PAIR_ATTEMPTS = 5
+"""The closest of five: a reading that was interrupted is dropped."""
 
 
 def own_threads_cpu_ns() -> int:

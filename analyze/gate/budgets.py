@@ -22,6 +22,7 @@ from .budget_metrics import HIGH_IS_GOOD, is_metric, is_share, like, value_of
 _LARGEST = 1e18
 """Bounds beyond it, such as infinity, would hold for ever, or never: as nanoseconds it is 32 years."""
 _WHOLE = 1e6
+"""From here on six digits would round a whole number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,10 @@ TAIL_MARGINS = 10.0
 LEAST_CLASS = 1e-3
 """Share of the step below which a class is not compared."""
 _OTHER_UNIT = 900.0
+"""A factor of 1,000 is another unit; 900 leaves room for what the job changed by."""
 _DISTURBED = 0.02
 _FAR = 6.0
+"""A run is off its side from 2 % on, the noise of shared machines, and from six usual distances."""
 
 
 def compare(

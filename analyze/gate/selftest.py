@@ -16,10 +16,15 @@ from .judge import ERROR, STEP, WEIGHT, Compared, default_margin, judge
 from .results import Verdict
 
 LEAST_RUNS = 3
+"""Of two runs no split leaves a spread to judge by."""
 MOST_SPLITS = 2_000
+"""The rate of false alarms is then known to half a point."""
 POWER = 0.95
+"""The smallest change that is called detectable is found so often."""
 _DRAWS = 400
+"""The 5 % below ``POWER`` are 20 of them."""
 RUNS = (1, 2, 3, 5, 8, 10, 20)
+"""How many runs of a candidate the table of detectable changes is made for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

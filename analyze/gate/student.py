@@ -11,6 +11,7 @@ from math import exp, inf, lgamma, log
 _TERMS = 300
 _CLOSE = 1e-14
 _TINY = 1e-300
+"""Of the continued fraction: more terms than it takes to 1e-14, and what stands in for zero."""
 
 
 def cdf(value: float, freedom: float) -> float:

@@ -16,6 +16,7 @@ from .results import Check, GateResult, Moved, Reason, Verdict
 _LEAST_OF_STAGE = 0.005
 """Of its compute: a stage that moved less is not named."""
 _WIDE_MARGIN = 0.05
+"""A gate that lets 5 % pass misses most regressions, so its margin is said."""
 _NAMES = {
     "step_p50": message("gate_metric.step_p50"),
     "step_p99": message("gate_metric.step_p99"),

@@ -18,6 +18,7 @@ from .readings import MOST_BYTES, Reading, ReadingError, ReplayEnded, reading_fr
 
 FORMAT = "meshscope readings 1"
 _FLUSH_NS = 10_000_000_000
+"""What a node that dies may lose."""
 _MOST_FILE_BYTES = 1 << 30
 
 

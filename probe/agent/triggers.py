@@ -21,6 +21,7 @@ _COOL_NS = 600_000_000_000
 _MOST = 3
 """Traces on suspicion in the life of an agent: one that is suspected stays so."""
 _BURST_S = 60.0
+"""So long devices are read at the higher rate: longer than it takes to arm and to record a trace."""
 
 
 class TraceTriggers:

@@ -10,6 +10,7 @@ from ..clock import unix_ns
 
 _KEPT = 256
 _OUTCOME_CHARACTERS = 120
+"""A noisy client can take no more memory than so."""
 
 
 class RequestLog:

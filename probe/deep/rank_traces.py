@@ -28,6 +28,7 @@ from .kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE
 from .names import trace_folder
 
 MOST_STEPS = 1000
+"""A trace of more steps would be gigabytes, and no tool opens it."""
 _LARGEST = (1 << 62) - 1
 
 

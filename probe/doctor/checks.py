@@ -48,6 +48,7 @@ class Check:
 
 
 _LEAST_FREE_FRAC = 0.05
+"""Many file systems keep the last 5 % for root."""
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _INFINIBAND = Path("/sys/class/infiniband")
 

@@ -67,6 +67,7 @@ _UNRECORDABLE = (struct.error, TypeError, ValueError, IndexError)
 
 
 _ATTEMPTS = 100
+"""Each is lost to another process that began at the same moment."""
 
 
 def _claimed_part(

@@ -33,6 +33,7 @@ LATEST_NS = 60_000_000_000
 MOST_FRAMES = 32
 """Functions that are noted; of more, those within."""
 _LENGTHS = 9
+"""The usual length is the median of so many steps: four pauses among them do not move it."""
 _WITH_COMMUNICATION = LEVEL_CODES[CaptureLevel.COLLECTIVES]
 
 

@@ -16,6 +16,7 @@ from .fault_rules import COMMON, MODES, PLACE, RANGES, RULES, FaultRule, kinds_t
 RANDOM_RANK: Literal["random"] = "random"
 ALL_RANKS: Literal["all"] = "all"
 _PERIOD_MS = 20.0
+"""Shorter than a usual pass, so that every pass is hit."""
 _COORDINATES = ("tp", "pp", "dp", "cp")
 
 

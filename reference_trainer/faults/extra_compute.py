@@ -30,6 +30,7 @@ _WIDTH = 1024
 _PRODUCTS = 50
 """Products of one measurement."""
 _ATTEMPTS = 5
+"""The shortest of five: others may use the device too."""
 
 
 class ExtraCompute(Protocol):

@@ -29,6 +29,7 @@ StallLog = Callable[[int, Span], None]
 """Takes the step of a batch and when its loading was held up, in the training process."""
 
 _STRIDES = 4
+"""So few are learned within some steps: the loss falls."""
 
 
 def _no_stall(_step: int) -> Span:

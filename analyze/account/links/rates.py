@@ -18,6 +18,7 @@ from ...tables.arrays import FloatArray
 LEAST_SPARE = 3
 """Intervals beyond the number of unknown rates."""
 _WORST_CONDITION = 1e6
+"""Above it phases that always come together have rates that are noise."""
 
 
 class Rates(NamedTuple):

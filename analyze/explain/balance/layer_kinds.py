@@ -21,6 +21,7 @@ from ...wording.message import Message, message
 _LEAST_BETWEEN = 3
 """Stages between the ends, of which two kinds leave one to check."""
 _DIGITS = 9
+"""Coarser than the rounding of sums of weights near 1, finer than any weight."""
 BY_FLOPS = message("assumed.layers_by_flops")
 MEASURED = message("assumed.layers_measured")
 

@@ -15,6 +15,7 @@ JOB_WANDER = 0.01
 """Standard deviation by which a healthy job changes slowly. Ranks share a room, a power limit and a
 data set, so that it is larger than that of a rank; the seeded jobs of ``bench.detection`` go up to it."""
 _UNIT = 1e6
+"""Quotients in parts per million: the quantile takes whole numbers as they are."""
 
 
 def slow_together(
