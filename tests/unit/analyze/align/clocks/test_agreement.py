@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from tests.skew import shifted
 from tests.synthetic import MS, Job, capture, uniform
@@ -69,3 +71,17 @@ def test_nothing_is_concluded_from_wrong_clocks(healthy):
     assert result.causes == ()
     assert any("clocks" in limit for limit in texts(result.limits))
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1)
+
+
+def test_stamps_that_scatter_are_no_wrong_clocks():
+    """If this fails, a tool that stamps a few times late costs its captures all causes."""
+    job = Job(layout=ParallelLayout(pp=2, dp=2), microbatches=8, steps=12)
+    trace = capture(job, uniform(10 * MS, 20 * MS))
+    received = trace.frame("p2p")["direction"].astype(str) == "recv"
+    early = np.zeros(len(received), dtype=np.int64)
+    # One receive in thirty is stamped before its send: four of the 96 of a rank.
+    early[np.flatnonzero(received)[::30]] = 3 * MS
+    p2p = trace.tables["p2p"]
+    place = p2p.schema.get_field_index("end_ns")
+    ends = pa.array(p2p.column(place).to_numpy() - early)
+    assert not skews(trace.with_tables({"p2p": p2p.set_column(place, "end_ns", ends)}))
