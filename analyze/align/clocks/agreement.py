@@ -23,7 +23,7 @@ from ..communication.waiting import SYNCHRONISING
 MAX_SKEW_NS = 1_000_000
 """Constant offset that is taken as a wrong clock; members leave within far less."""
 MAX_SPREADS = 5.0
-"""It must also be that many times the usual scatter of the rank's ends."""
+"""It must also be that many times the scatter of the rank's ends, and of those of a usual rank."""
 
 PARTS = 4
 LEAST_IN_PART = 8
@@ -101,11 +101,15 @@ def _unexplained(rows: pd.DataFrame) -> pd.Series:
 
 
 def _beyond(early: pd.Series, keys: list[pd.Series]) -> pd.Series:
-    """Return the medians of early by key that are beyond the limits."""
+    """Return the medians of early by key that are beyond the limits.
+
+    Of few ends the scatter may be small by chance: that of a usual key counts too.
+    """
     by_key = early.groupby(keys)
     offset: pd.Series[float] = by_key.median()
     scatter = (early - by_key.transform("median")).abs().groupby(keys).median()
-    beyond = offset.abs() > np.maximum(MAX_SKEW_NS, MAX_SPREADS * scatter)
+    usual = max(MAX_SKEW_NS, MAX_SPREADS * float(scatter.median()) if len(scatter) else 0.0)
+    beyond = offset.abs() > np.maximum(usual, MAX_SPREADS * scatter)
     return offset[beyond]
 
 

@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.skew import shifted
 from tests.synthetic import MS, Job, capture, uniform
 from tests.texts import texts
 
-from meshscope.analyze.align.clocks.agreement import clock_offsets
+from meshscope.analyze.align.clocks.agreement import _beyond, clock_offsets
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.tables.trace import Trace
@@ -85,3 +86,12 @@ def test_stamps_that_scatter_are_no_wrong_clocks():
     place = p2p.schema.get_field_index("end_ns")
     ends = pa.array(p2p.column(place).to_numpy() - early)
     assert not skews(trace.with_tables({"p2p": p2p.set_column(place, "end_ns", ends)}))
+
+
+def test_ends_that_scatter_on_all_ranks_are_no_wrong_clock():
+    """If this fails, some few ends of one of many ranks that lie apart alike by chance are a wrong clock."""
+    usual = [number * MS for number in (-4, -3, -2, -1, 0, 1, 2, 3, 4)]
+    ends = pd.DataFrame({rank: usual for rank in range(15)} | {15: [-2.3 * MS] * 9}).melt()
+    early, rank = ends["value"].astype(float), ends["variable"]
+    assert _beyond(early, [rank]).empty
+    assert _beyond(early.where(rank == 15, early / 10), [rank]).index.tolist() == [15]
