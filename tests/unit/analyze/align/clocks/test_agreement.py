@@ -91,7 +91,7 @@ def test_stamps_that_scatter_are_no_wrong_clocks():
 def test_ends_that_scatter_on_all_ranks_are_no_wrong_clock():
     """If this fails, some few ends of one of many ranks that lie apart alike by chance are a wrong clock."""
     usual = [number * MS for number in (-4, -3, -2, -1, 0, 1, 2, 3, 4)]
-    ends = pd.DataFrame({rank: usual for rank in range(15)} | {15: [-2.3 * MS] * 9}).melt()
+    ends = pd.DataFrame(dict.fromkeys(range(15), usual) | {15: [-2.3 * MS] * 9}).melt()
     early, rank = ends["value"].astype(float), ends["variable"]
     assert _beyond(early, [rank]).empty
     assert _beyond(early.where(rank == 15, early / 10), [rank]).index.tolist() == [15]
