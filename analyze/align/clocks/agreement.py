@@ -23,13 +23,15 @@ from ..communication.waiting import SYNCHRONISING
 MAX_SKEW_NS = 1_000_000
 """Constant offset that is taken as a wrong clock; members leave within far less."""
 MAX_SPREADS = 5.0
-"""It must also be that many times the scatter of the rank's ends, and of those of a usual rank."""
+"""It must also be that many times the usual scatter of the rank's ends."""
+_LOW = 0.1
 
 PARTS = 4
 LEAST_IN_PART = 8
 """Ends of a rank in a part of the capture from which the part is judged by itself."""
 _FEW = 4
-"""Of fewer than four times as many receives, the first quarter may be early by chance."""
+_MANY = 8
+"""Parts of a rank's receives of which one may be early by chance: a quarter of few, an eighth of many."""
 
 
 def clock_offsets(
@@ -103,21 +105,23 @@ def _unexplained(rows: pd.DataFrame) -> pd.Series:
 def _beyond(early: pd.Series, keys: list[pd.Series]) -> pd.Series:
     """Return the medians of early by key that are beyond the limits.
 
-    Of few ends the scatter may be small by chance: that of a usual key counts too.
+    A wrong clock is wrong at every end: nine tenths must lie on its side, by half of the median. Of the
+    few ends in a part the scatter alone may be small by chance, and times may come in ticks of milliseconds.
     """
     by_key = early.groupby(keys)
+    usual = by_key.transform("median")
     offset: pd.Series[float] = by_key.median()
-    scatter = (early - by_key.transform("median")).abs().groupby(keys).median()
-    usual = max(MAX_SKEW_NS, MAX_SPREADS * float(scatter.median()) if len(scatter) else 0.0)
-    beyond = offset.abs() > np.maximum(usual, MAX_SPREADS * scatter)
-    return offset[beyond]
+    scatter = (early - usual).abs().groupby(keys).median()
+    least = (early * np.sign(usual)).groupby(keys).quantile(_LOW, interpolation="higher")
+    beyond = offset.abs() > np.maximum(MAX_SKEW_NS, MAX_SPREADS * scatter)
+    return offset[beyond & (least > offset.abs() / 2)]
 
 
 def _by_causality(frame: pd.DataFrame) -> pd.Series:
     """Return, by receiving rank, how long before its send a receive ended, where many did.
 
     A wrong clock is wrong at all of a rank's receives that waited for their data, stamps that scatter
-    at some of them: the first eight, or the first quarter of few, do not tell.
+    at some of them: an eighth, the first eight at least, or a quarter of few, does not tell.
     """
     p2p = frame[frame["is_p2p"]]
     receives = p2p[~p2p["is_send"] & p2p["end_ns"].notna()].set_index("join")
@@ -126,7 +130,8 @@ def _by_causality(frame: pd.DataFrame) -> pd.Series:
     rank = receives["rank"].reindex(ahead.index).to_numpy()
     by_rank = ahead.groupby(rank)
     number = by_rank.rank(method="first")
-    told = np.minimum(LEAST_IN_PART, np.ceil(by_rank.transform("size") / _FEW))
+    count = by_rank.transform("size")
+    told = np.maximum(np.minimum(LEAST_IN_PART, np.ceil(count / _FEW)), count // _MANY)
     chosen = (number == told).to_numpy()
     usual = pd.Series(ahead.to_numpy()[chosen], index=rank[chosen])
     return usual[usual < -MAX_SKEW_NS]
