@@ -114,7 +114,8 @@ def _beyond(early: pd.Series, keys: list[pd.Series]) -> pd.Series:
     scatter = (early - usual).abs().groupby(keys).median()
     least = (early * np.sign(usual)).groupby(keys).quantile(_LOW, interpolation="higher")
     beyond = offset.abs() > np.maximum(MAX_SKEW_NS, MAX_SPREADS * scatter)
-    return offset[beyond & (least > offset.abs() / 2)]
+    found: pd.Series[float] = offset[beyond & (least > offset.abs() / 2)]
+    return found
 
 
 def _by_causality(frame: pd.DataFrame) -> pd.Series:

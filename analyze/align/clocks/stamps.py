@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from meshscope.probe.schema.terms import TimeSource
 
-from ...tables.arrays import BoolArray, IntArray, combined
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
 from ...tables.classes import COMPUTE_CLASSES, SPAN_CLASS
 from ...tables.trace import Trace
 
@@ -148,7 +148,7 @@ def _resolution(acts: _Activities) -> float:
     """Return how far apart stamps of one instant lie in this capture, ns.
 
     The overlaps of computing with computing, and from there on up as long as the next larger
-    overlap of any two neighbours is not far larger.
+    overlap of any two neighbours is not far larger; so are starts that came in another order than usual.
     """
     start, end, line = acts.start_ns, acts.end_ns, acts.line
     follows = (line[1:] == line[:-1]) & (start[1:] > start[:-1]) & (end[1:] > end[:-1])
@@ -159,7 +159,8 @@ def _resolution(acts: _Activities) -> float:
     computing = (end - start)[acts.is_compute]
     most = min(MOST_NS, MOST_FRAC * float(np.median(computing))) if len(computing) else MOST_NS
     # Somewhat longer ones are looked at too: they tell whether the longest error stands apart.
-    seen = overlap[follows & small & (overlap > 0) & (overlap <= STEP_UP * most)]
+    seen = np.append(overlap[follows & small & (overlap > 0)], _inverted(acts))
+    seen = seen[seen <= STEP_UP * most]
     of_computing = overlap[follows & small & both & (overlap > 0) & (overlap <= most)]
     base = max(float(LEAST_NS), MARGIN * float(of_computing.max(initial=0)))
     larger = np.sort(seen[seen > base]).astype(np.float64)
@@ -175,10 +176,7 @@ def _starts_in_order(acts: _Activities, resolution_ns: float) -> IntArray:
 
     That is the order which most steps have. Rows of one such cluster exchange their starts.
     """
-    new_step = np.append(True, acts.within[1:] != acts.within[:-1])
-    row = np.arange(len(new_step))
-    position = row - np.maximum.accumulate(np.where(new_step, row, 0))
-    usual = pd.Series(position).groupby(acts.identity).transform("median").to_numpy()
+    new_step, position, usual = _positions(acts)
     apart = np.append(0, np.diff(acts.start_ns)) > resolution_ns
     cluster = np.cumsum(new_step | apart)
     # Where two come first equally often, the order must still be the same in all steps.
@@ -186,6 +184,24 @@ def _starts_in_order(acts: _Activities, resolution_ns: float) -> IntArray:
     start = np.empty_like(acts.start_ns)
     start[order] = acts.start_ns
     return start
+
+
+def _positions(acts: _Activities) -> tuple[BoolArray, IntArray, FloatArray]:
+    """Return where steps begin, the place of each row in its step, and the usual one of its like."""
+    new_step = np.append(True, acts.within[1:] != acts.within[:-1])
+    row = np.arange(len(new_step))
+    position = row - np.maximum.accumulate(np.where(new_step, row, 0))
+    usual = pd.Series(position).groupby(acts.identity).transform("median").to_numpy(np.float64)
+    return new_step, position, usual
+
+
+def _inverted(acts: _Activities) -> IntArray:
+    """Return by how much neighbours of the usual order started in the other order."""
+    _, _, usual = _positions(acts)
+    order = np.lexsort((acts.identity, usual, acts.within))
+    within, start = acts.within[order], acts.start_ns[order]
+    by_ns = start[:-1] - start[1:]
+    return np.asarray(by_ns[(within[1:] == within[:-1]) & (by_ns > 0)])
 
 
 def _ends_before_next(acts: _Activities, start: IntArray, resolution_ns: float) -> IntArray:

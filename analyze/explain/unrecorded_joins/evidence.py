@@ -38,7 +38,7 @@ LEAST_OWN = 4
 MAX_CHANCE = 1e-5
 """A gap follows the lead where that is this improbable by chance, over all that was tested."""
 MAX_LEFT_EARLY = 0.05
-"""Share of the steps in which somebody may depart before the last is ready."""
+"""Share of the steps in which somebody may depart before the last is ready, rounded up to whole steps."""
 MAX_REST = 0.5
 """Scale of the changes of the rest over that of the gap, up to which a join explains the gap."""
 MAX_REST_OF_LEAD = 0.1
@@ -85,8 +85,13 @@ def held_against(
     last = pd.Series(places.ready_ns).groupby(join).transform("max").to_numpy()
     lead, gap = last - places.ready_ns, places.gap_ns
     early = pd.Series(gap - lead).groupby(join).transform("min").to_numpy() < -resolution_ns
-    left_early = pd.Series(early[is_whole]).groupby(group[is_whole]).mean()
-    holds = left_early.reindex(group).to_numpy() <= MAX_LEFT_EARLY
+    of_group = pd.DataFrame({"early": early, "steps": 1 / members})[is_whole].groupby(
+        group[is_whole]
+    )
+    found = of_group.agg(early=("early", "mean"), steps=("steps", "sum")).reindex(group)
+    steps = found["steps"].round().to_numpy()
+    # At least one step of few: operations that lie close change places by the scatter of their stamps.
+    holds = (found["early"].to_numpy() * steps).round() <= np.ceil(MAX_LEFT_EARLY * steps)
     own = combined(places.rank, places.key)
     waits = pd.Series((lead > 3 * resolution_ns) & is_whole).groupby(group).transform("sum")
     holds &= waits.to_numpy() >= LEAST_STEPS

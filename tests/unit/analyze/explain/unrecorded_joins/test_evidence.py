@@ -1,10 +1,33 @@
 """Which groups of ranks wait for one another, where several explain the same."""
 
 import numpy as np
+import pytest
 
 from meshscope.analyze.explain.unrecorded_joins import evidence
+from meshscope.analyze.explain.unrecorded_joins.places import Places
 
 RESOLUTION_NS = 10.0
+STEPS, FIRST, SECOND = 17, 0, 1
+
+
+def pair(*, early):
+    """Return two ranks that depart together, 1 ms after the second is ready; in some steps the first leaves before."""
+    random = np.random.default_rng(3)
+    step = np.repeat(np.arange(STEPS), 2)
+    rank = np.tile([FIRST, SECOND], STEPS)
+    ready = 1e9 * step + np.where(rank == FIRST, 10e6, random.uniform(90e6, 110e6, STEPS)[step])
+    last = np.maximum.reduceat(ready, np.arange(0, 2 * STEPS, 2))[step]
+    depart = last + random.uniform(1.0e6, 1.2e6, 2 * STEPS)
+    depart -= np.where((rank == FIRST) & (step < early), 20e6, 0.0)
+    one = np.zeros(2 * STEPS, dtype=np.int64)
+    return Places(rank, step, one, one + 1, ready, depart)
+
+
+@pytest.mark.parametrize(("early", "joined"), [(0, True), (1, True), (3, False)])
+def test_one_step_of_few_may_speak_against_a_join(early, joined):
+    """A slow rank would be priced at nothing because two operations changed places once."""
+    tested = evidence.held_against(pair(early=early), {FIRST: 0, SECOND: 0}, RESOLUTION_NS, 1e6)
+    assert tested.is_explained.any() == joined
 
 
 def family(group, rest_ns):
