@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.truth.foreign.case import Case, Outcome, judge
+from tests.truth.foreign.draw import USUAL, WIDE
 from tests.truth.foreign.files import files
 from tests.truth.foreign.lives import FLOPS, LIVE, lives
 from tests.truth.foreign.memory import memory
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name or group contains this")
     parser.add_argument("--jobs", type=int, default=24, help="how many held-out jobs")
     parser.add_argument("--seed", type=int, default=SEED, help="of the held-out jobs")
+    parser.add_argument("--wide", action="store_true", help="draw them from wider ranges")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, help="keep inputs and runs here")
     parser.add_argument(
@@ -38,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     with TemporaryDirectory(prefix="meshscope-foreign-") as folder:
         scratch = (options.out or Path(folder)).resolve()
-        cases, skipped = _cases(scratch, options.jobs, options.seed, options.only)
+        cases, skipped = _cases(scratch, options)
         outcomes = _judge(cases, scratch, options.workers)
     table = report(outcomes, skipped)
     print(table)
@@ -46,7 +48,7 @@ def main() -> None:
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), table), encoding="utf-8")
 
 
-def _cases(scratch: Path, jobs: int, seed: int, only: str) -> tuple[list[Case], list[str]]:
+def _cases(scratch: Path, options: argparse.Namespace) -> tuple[list[Case], list[str]]:
     """Return the cases, and why some cannot be tried here."""
     cases: list[Case] = []
     skipped: list[str] = []
@@ -58,10 +60,12 @@ def _cases(scratch: Path, jobs: int, seed: int, only: str) -> tuple[list[Case], 
         ]
     else:
         cases += production(shared, scratch)
-    cases += held_out(scratch, jobs, seed)
+    ranges = WIDE if options.wide else USUAL
+    cases += held_out(scratch, options.jobs, options.seed, ranges)
     if shared is not None:
         for part in (files, scripts, traces, tables, memory, throughputs, lives):
             cases += part(shared)
+    only = options.only
     chosen = [case for case in cases if only in case.name or only in case.group]
     return chosen, skipped
 

@@ -23,7 +23,41 @@ WITHOUT = {
     "": (), "emb": (EMBEDDING,), "clip": (CLIP,), "rs": ("grads-reduce-scatter",),
     "dp": DP_OPERATIONS, "ln": (LAYERNORM,),
 }  # fmt: skip
-NOISES_S = (0.0, 1e-5, 4e-5, 1e-4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """What jobs are drawn from; times in seconds."""
+
+    stages: tuple[int, int] = (2, 9)
+    replicas: tuple[int, ...] = (1, 2, 2, 3, 4, 8)
+    microbatches: tuple[int, int] = (4, 17)
+    steps: tuple[int, int] = (8, 25)
+    factor: float = 3.0
+    """Of a slow rank, at most."""
+    jitter: tuple[float, ...] = (0.002, 0.01, 0.03)
+    spread: tuple[float, ...] = (0, 0.02, 0.08)
+    """Of the work of stages."""
+    backward: tuple[float, float] = (1.8, 2.2)
+    """How many times as long as forward."""
+    transfer_s: tuple[float, float] = (1e-4, 5e-3)
+    noise_s: tuple[float, ...] = (0.0, 1e-5, 4e-5, 1e-4)
+    """Of stamps."""
+
+
+USUAL = Ranges()
+WIDE = Ranges(
+    stages=(2, 11),
+    replicas=(1, 2, 3, 4, 6, 12),
+    microbatches=(2, 33),
+    steps=(5, 40),
+    factor=5.0,
+    jitter=(0.002, 0.03, 0.06, 0.1),
+    spread=(0, 0.05, 0.15),
+    backward=(0.9, 3.0),
+    transfer_s=(1e-4, 2e-2),
+    noise_s=(0.0, 1e-4, 3e-4),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,15 +69,17 @@ class Drawn:
     recipe: dict[str, object]
 
 
-def drawn(rng: np.random.Generator, kind: str, origin: Job | None = None) -> Drawn:
+def drawn(
+    rng: np.random.Generator, kind: str, origin: Job | None = None, ranges: Ranges = USUAL
+) -> Drawn:
     """Return a job with faults of a kind of `KINDS`; made from ``origin`` if there is one."""
-    job, recipe = _resampled(origin, rng) if origin else _made(rng)
-    faults = _faults(job.shape, kind, rng)
+    job, recipe = _resampled(origin, rng) if origin else _made(rng, ranges)
+    faults = _faults(job.shape, kind, rng, ranges)
     job = replace(job, faults=(*job.faults, *faults))
     tag = str(rng.choice(list(WITHOUT)))
     group = str(rng.choice(["", "", "tp", "cp", "ep"]))
     recording = Recording(
-        noise_s=float(rng.choice(NOISES_S)),
+        noise_s=float(rng.choice(ranges.noise_s)),
         stamps=str(rng.choice(STAMPS)),
         without=WITHOUT[tag],
         **({group: int(rng.choice([2, 4, 8]))} if group else {}),
@@ -57,14 +93,14 @@ def drawn(rng: np.random.Generator, kind: str, origin: Job | None = None) -> Dra
     return Drawn(job, recording, recipe)
 
 
-def _faults(shape: Shape, kind: str, rng: np.random.Generator) -> list[Fault]:
+def _faults(shape: Shape, kind: str, rng: np.random.Generator, ranges: Ranges) -> list[Fault]:
     faults: list[Fault] = []
     count = 2 if kind == "two slow" else int("slow" in kind)
     # Two slow ranks of a stage with few replicas are a slow stage.
     stages = rng.choice(shape.pp, count, replace=count > shape.pp or shape.dp >= 4)
     replicas = rng.choice(shape.dp, count, replace=shape.dp < 2 or len(set(stages)) == count)
     for stage, dp in zip(stages, replicas, strict=True):
-        factor = float(np.exp(rng.uniform(np.log(1.05), np.log(3.0))))
+        factor = float(np.exp(rng.uniform(np.log(1.05), np.log(ranges.factor))))
         steps = np.ones(shape.steps, bool)
         # A rank without replicas that is slow for good is a heavy stage.
         if kind == "slow at times" or shape.dp == 1:
@@ -101,26 +137,26 @@ def _resampled(origin: Job, rng: np.random.Generator) -> tuple[Job, dict[str, ob
     return replace(origin, shape=shape, **taken), {"origin": "published"}
 
 
-def _made(rng: np.random.Generator) -> tuple[Job, dict[str, object]]:
+def _made(rng: np.random.Generator, ranges: Ranges) -> tuple[Job, dict[str, object]]:
     join = str(rng.choice(JOINS))
     shape = Shape(
-        pp=int(rng.integers(2, 9)),
-        dp=int(rng.choice([1, 2, 2, 3, 4, 8])),
-        microbatches=int(rng.integers(4, 17)),
-        steps=int(rng.integers(8, 25)),
+        pp=int(rng.integers(*ranges.stages)),
+        dp=int(rng.choice(ranges.replicas)),
+        microbatches=int(rng.integers(*ranges.microbatches)),
+        steps=int(rng.integers(*ranges.steps)),
         joins=() if join == "none" else (join,),
     )
     forward = rng.uniform(0.02, 0.12)
-    spread = rng.choice([0, 0.02, 0.08])
-    centres = forward * np.array([[1.0], [rng.uniform(1.8, 2.2)]]) * np.ones(shape.pp)
+    spread = rng.choice(ranges.spread)
+    centres = forward * np.array([[1.0], [rng.uniform(*ranges.backward)]]) * np.ones(shape.pp)
     centres *= 1 + spread * rng.uniform(-1, 1, shape.pp)
     faults: tuple[Fault, ...] = ()
     if rng.random() < 0.5:
         heavy = shape.pp - 1 if rng.random() < 0.7 else int(rng.integers(shape.pp))
         centres[:, heavy] *= 1 + rng.uniform(0.1, 1.1) * np.array([1.0, rng.uniform(0.4, 1.0)])
         faults = (HeavyStage(heavy),)
-    uneven = rng.choice([0.002, 0.01, 0.03])
-    slowest = rng.uniform(1e-4, 5e-3)
+    uneven = rng.choice(ranges.jitter)
+    slowest = rng.uniform(*ranges.transfer_s)
     parts = [
         _times(program(shape, stage), shape, forward, slowest, uneven, rng)
         for stage in range(shape.pp)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from tests.truth.foreign.draw import KINDS, Drawn, drawn
+from tests.truth.foreign.draw import KINDS, USUAL, WIDE, Drawn, Ranges, drawn
 from tests.truth.foreign.job import Fault, HeavyStage, SlowRank, UnevenStages
 from tests.truth.foreign.place import record
 from tests.truth.foreign.published import published
@@ -19,7 +19,9 @@ from tests.truth.foreign.record import write
 SEED = 517
 
 
-def replayed(out: Path, seed: int, jobs: int, parquet: Path | None) -> Iterator[dict[str, object]]:
+def replayed(
+    out: Path, seed: int, jobs: int, parquet: Path | None, ranges: Ranges = USUAL
+) -> Iterator[dict[str, object]]:
     """Write jobs and yield the truth of each.
 
     Args:
@@ -28,12 +30,13 @@ def replayed(out: Path, seed: int, jobs: int, parquet: Path | None) -> Iterator[
         jobs: How many.
         parquet: A published record that every second job is made from; None makes all of them
             from a schedule.
+        ranges: What jobs are drawn from.
     """
     origin = published(parquet) if parquet else None
     for number in range(jobs):
         rng = np.random.default_rng([seed, number])
         kind = KINDS[number // 2 % len(KINDS)]
-        one = drawn(rng, kind, origin if number % 2 else None)
+        one = drawn(rng, kind, origin if number % 2 else None, ranges)
         name = f"{one.recipe['origin']}-{number:03d}"
         write(one.job, one.recording, out / name, rng)
         yield {"name": name, "seed": [seed, number], "recipe": one.recipe, **truth(one)}
@@ -80,12 +83,14 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--jobs", type=int, default=24)
+    parser.add_argument("--wide", action="store_true", help="draw from wider ranges")
     options = parser.parse_args()
+    ranges = WIDE if options.wide else USUAL
     options.out.mkdir(parents=True, exist_ok=True)
     if record() is None:
         print("The published record is absent: all jobs are made from a schedule.")
     answers = []
-    for answer in replayed(options.out, options.seed, options.jobs, record()):
+    for answer in replayed(options.out, options.seed, options.jobs, record(), ranges):
         answers.append(answer)
         gains = ", ".join(
             f"{_place(fault['what'])} {fault['gain']:.2f} %"
