@@ -9,6 +9,7 @@ it, which splits a share into direct time and induced wait.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from ..tables.classes import WAIT_CLASSES
 from ..tables.results import Cause, WaitAccount
 from ..tables.trace import Trace
 from ..wording.limits import Limit
-from ..wording.message import message
+from ..wording.message import Message, message
 from .causes import (
     SLOW_RANKS,
     Off,
@@ -44,7 +45,7 @@ from .causes import (
     with_rest,
     without_slow_clocks,
 )
-from .causes.checks import MAX_WAIT_APART, late_waiting, losing, parted
+from .causes.checks import MAX_WAIT_APART, idle_taken_for_work, late_waiting, losing, parted
 from .causes.effects import Expected, Work, among_healthy, by_step, peer_centre, place_work
 from .causes.hiding import hiding
 from .causes.idle_released import is_moved, released_gains
@@ -155,6 +156,8 @@ def attribute(
     )
     if hidden or events.lonely_frac > MAX_LONELY:
         return found
+    if late_ns := idle_taken_for_work(ranks, detection, passes, program):
+        return _without_causes(found, late_ns)
     expected, ranks = _separated(work, expected, ranks)
     suspects = _suspects(trace, ranks, events, detection)
     wires = excess_of_program(trace, program)
@@ -199,11 +202,7 @@ def _with_causes(
     released = released_gains(program, ledger, players, overlaps)
     causes = _causes(players, off, (order, masks), (times, waiting, released), measured)
     causes = _with_slow_hosts(causes, program, players)
-    refused = tuple(
-        message("unknown.no_causes", reason=why)
-        for why in (*parted(program, ledger, account, late), *losing(causes))
-    )
-    if refused:
+    if refused := _refusals((*parted(program, ledger, account, late), *losing(causes))):
         return replace(found, limits=(*found.limits, *refused), refused=refused)
     late_frac, limits = late_waiting(late, len(program.windows.steps)) / measured, found.limits
     if late_frac > MAX_WAIT_APART:
@@ -216,6 +215,31 @@ def _with_causes(
         without_slow_ns=float(times[np.searchsorted(masks, without_slow)]),
         waiting=account,
     )
+
+
+def _without_causes(found: Attribution, late_ns: dict[int, float]) -> Attribution:
+    """Return the attribution with slow ranks by their passes alone, whose account does not show it."""
+    refused = _refusals(
+        message("check.idle_taken_for_work", rank=rank, late_ns=late)
+        for rank, late in late_ns.items()
+    )
+    ranks = found.ranks.copy()
+    for rank, late in late_ns.items():
+        verdict = None if found.detection is None else found.detection.of(rank)
+        slower = np.nan if verdict is None or not verdict.slowdown else verdict.slowdown
+        told = {
+            "suspect": True,
+            "excess_ns": late,
+            "slowdown": 1 + slower,
+            "peer_ns": late / slower,
+        }
+        for name, value in told.items():
+            ranks.loc[ranks["rank"] == rank, name] = value
+    return replace(found, ranks=ranks, limits=(*found.limits, *refused), refused=refused)
+
+
+def _refusals(reasons: Iterable[Message]) -> tuple[Limit, ...]:
+    return tuple(message("unknown.no_causes", reason=why) for why in reasons)
 
 
 def _unlike(

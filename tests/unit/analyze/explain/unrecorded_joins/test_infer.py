@@ -120,3 +120,14 @@ def test_a_join_of_two_is_found_in_a_short_capture(seed):
 def test_a_pair_that_joins_nothing_has_no_join(seed, gap_ms):
     """A steady gap beside a steady lead would be called waiting."""
     assert inferred(pair(joins=False, seed=seed, gap_ms=gap_ms)) == {}
+
+
+def test_a_slow_rank_whose_peer_idles_as_long_is_named_without_a_price():
+    """In a capture too short to show the join, a repair of half of the step would be said to return nothing."""
+    result = diagnose(pair(joins=True, seed=0, steps=6))
+    assert result.causes == ()
+    assert any("idle as long, unrecorded" in limit for limit in texts(result.limits))
+    (slow,) = [own for own in result.findings if own.kind == "straggler_rank"]
+    assert slow.where["rank"] == 1
+    assert slow.removal_gain_frac is None
+    assert "16." in str(slow.claim)
