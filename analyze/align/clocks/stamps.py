@@ -24,8 +24,8 @@ from ...tables.trace import Trace
 
 LEAST_NS = 20_000
 """Stamps of a device's own activities may lie that far apart: launching takes as long."""
-MOST_NS = 1_000_000
-"""No capture is believed to be as inexact as this."""
+MOST_NS = 3_000_000
+"""No capture is believed to be as inexact as this: stamps of one instant scatter by 0.1 ms in real ones."""
 MOST_FRAC = 0.02
 """Nor as this share of its median computation."""
 STEP_UP = 2.0

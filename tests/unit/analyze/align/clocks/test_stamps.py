@@ -12,17 +12,19 @@ from meshscope.analyze.load.load import load_trace
 SHAPE = JobShape(pp=2, dp=2, steps=6, noise=0.02)
 
 
-def job(noise_us=0.0, aside_us=0.0, seed=0):
+def job(noise_us=0.0, aside_us=0.0, seed=0, times=1):
     """Return rows in which each activity begins when the one before it on its worker ends.
 
     Args:
         noise_us: Standard deviation of every stamp.
         aside_us: How long each activity goes on beside the next.
         seed: Of the noise.
+        times: By what activities are longer.
     """
     random = np.random.default_rng(seed)
     frame = job_frame(SHAPE).astype({"start_ts": float, "duration": float})
     frame = frame.sort_values(["rank", "step", "start_ts"], ignore_index=True)
+    frame["duration"] *= times
     # A reduction of no length in the midst of others would be a second one at the same instant.
     frame = frame[frame["duration"] > 0].reset_index(drop=True)
     before = frame.groupby(["rank", "step"])["duration"].cumsum() - frame["duration"]
@@ -58,10 +60,10 @@ def test_exact_stamps_have_the_least_resolution(tmp_path):
     assert settled(read(tmp_path, job())).resolution_ns == pytest.approx(LEAST_NS, rel=0.3)
 
 
-@pytest.mark.parametrize("noise_us", [40, 100, 130])
-def test_the_resolution_follows_the_noise(tmp_path, noise_us):
+@pytest.mark.parametrize(("noise_us", "times"), [(40, 1), (100, 1), (130, 1), (300, 10)])
+def test_the_resolution_follows_the_noise(tmp_path, noise_us, times):
     """A wait that ends a little after the next operation begins would count as work."""
-    found = settled(read(tmp_path, job(noise_us=noise_us)))
+    found = settled(read(tmp_path, job(noise_us=noise_us, times=times)))
     assert 2 * noise_us * 1e3 < found.resolution_ns < 10 * noise_us * 1e3
     assert overlaps(found.trace).max() <= 0
 
