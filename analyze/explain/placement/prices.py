@@ -83,7 +83,7 @@ def estimated_gains(
 
     Of orders that put everything in the same place, the first by name.
     """
-    now = {_key(t): float(exits(layout, hosts, t.axis, t.pattern).max()) for t in traffic}
+    now = {_key(t): _most_left(layout, hosts, t) for t in traffic}
     inside = _place([t for t in traffic if not now[_key(t)]], now)
     across = _place([t for t in traffic if now[_key(t)]], now)
     found: dict[str, tuple[float, Ratios]] = {}
@@ -92,7 +92,7 @@ def estimated_gains(
         other = replace(layout, order=order)
         ratios = {}
         for one in traffic:
-            after = float(exits(other, hosts, one.axis, one.pattern).max())
+            after = _most_left(other, hosts, one)
             ratios[_key(one)] = _ratio(one, now[_key(one)], after, inside, across)
         shape = tuple(ratios.values())
         if shape in seen or not np.isfinite(shape).all():
@@ -100,6 +100,11 @@ def estimated_gains(
         seen.add(shape)
         found[order] = (_linear(traffic, ratios), ratios)
     return dict(sorted(found.items(), key=lambda item: -item[1][0]))
+
+
+def _most_left(layout: ParallelLayout, hosts: IntArray, one: Traffic) -> float:
+    """Return what leaves the busiest host for each byte of a rank."""
+    return float(exits(layout, hosts, one.axis, one.pattern, one.members).max())
 
 
 def _key(one: Traffic) -> tuple[Axis, Pattern]:

@@ -6,12 +6,15 @@ from typing import Any
 
 from ...explain.placement.cards import CardViolation, card_violations, unchecked
 from ...explain.placement.launch import (
+    Refusal,
+    expert_groups,
     host_list,
     megatron_flag,
     megatron_order,
     mesh_shape,
     rank_file,
 )
+from ...explain.placement.members import expert_places
 from ...explain.placement.violations import (
     Placement,
     Violation,
@@ -40,7 +43,7 @@ def placement_to_json(trace: Trace) -> dict[str, Any]:
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         by_host.setdefault(host, []).append(rank)
-    codes = crossing_codes(trace.layout, hosts)
+    codes = crossing_codes(trace.layout, hosts, expert_places(trace))
     cards = card_violations(trace, None)
     account = _account(trace) if codes or cards else None
     found = (
@@ -120,12 +123,16 @@ def _card(found: CardViolation, step_ns: float | None) -> dict[str, Any]:
 def _remedy(trace: Trace, hosts: tuple[str, ...], order: str) -> dict[str, Any]:
     if trace.layout is None:
         return {}
-    by_rank, mesh = host_list(trace.layout, hosts, order), mesh_shape(trace.layout, order)
+    layout, experts = trace.layout, expert_places(trace)
+    by_rank, megatron = host_list(layout, hosts, order), megatron_order(layout, order, experts)
+    is_refused = isinstance(megatron, Refusal)
     return {
         "order": order,
-        "megatron_order": megatron_order(trace.layout, order),
-        "megatron_flag": megatron_flag(trace.layout, order),
-        "device_mesh": mesh,
+        "megatron_order": None if is_refused else megatron,
+        "megatron_refusal": megatron.value if isinstance(megatron, Refusal) else None,
+        "megatron_flag": megatron_flag(layout, order, experts),
+        "device_mesh": mesh_shape(layout, order),
+        "expert_groups": expert_groups(layout, order, experts),
         "slurm_hostfile": by_rank,
         "rank_file": rank_file(by_rank),
     }

@@ -8,6 +8,7 @@ from typing import Any
 from meshscope.probe.schema.layout import MESH_AXES
 
 from ...explain.placement.cards import Unchecked
+from ...explain.placement.launch import Refusal
 from ...explain.placement.violations import ViolationCode
 from ...explain.placement.words import CLAIMS, unchecked_text
 from ...wording.quantities import percent
@@ -83,10 +84,11 @@ def _paste(better: dict[str, Any]) -> list[str]:
     sizes = ", ".join(map(str, mesh.values()))
     lines = [
         f"# Order, slowest first: {better['order']}",
-        *_megatron_core(better["megatron_order"]),
+        *_megatron_core(better["megatron_order"], better["megatron_refusal"]),
         *_megatron_lm(better["megatron_flag"]),
         "# torch:",
         f"init_device_mesh(device, ({sizes},), mesh_dim_names=({names},))",
+        *_experts(better["expert_groups"]),
     ]
     if len(better["rank_file"]) <= _MOST_LINES:
         lines += ["# Or keep the order, and start each rank elsewhere (Open MPI rank file):"]
@@ -102,13 +104,25 @@ def _paste(better: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _megatron_core(order: str | None) -> list[str]:
+_REFUSALS = {
+    Refusal.STAGES: "Megatron-core refuses this order: with context or expert parallelism, stages have to vary slowest",
+    Refusal.EXPERTS: "Megatron-core would share the experts among other ranks in this order",
+}
+
+
+def _megatron_core(order: str | None, refusal: str | None) -> list[str]:
     """Return how Megatron-core is told the order."""
     if order is None:
-        return [
-            "# Megatron-core refuses this order: with context or expert parallelism, stages have to vary slowest"
-        ]
+        return [f"# {_REFUSALS[Refusal(refusal or Refusal.STAGES)]}"]
     return ["# Megatron-core, initialize_model_parallel:", f'order="{order}"']
+
+
+def _experts(groups: list[list[int]]) -> list[str]:
+    """Return which ranks have to share the experts for the price to hold."""
+    if not groups or len(groups) * len(groups[0]) > _MOST_LINES:
+        return []
+    named = " ".join(",".join(map(str, own)) for own in groups)
+    return [f"# with these groups of experts: {named}"]
 
 
 def _megatron_lm(flag: str | None) -> list[str]:
