@@ -21,10 +21,12 @@ import pandas as pd
 
 from ...account.links.ceiling import port_speeds
 from ...account.links.own import crossing_bytes
-from ...tables.arrays import BoolArray, FloatArray
+from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.intervals import covered_length, pair, union
 from ...tables.results import Where
 from ...tables.trace import Trace
+from .common_port import UNEQUAL, WAYS, CommonPort, common_ports, through
+from .one_port import ports_of_ranks
 
 MIN_STEPS = 4
 """With fewer steps nothing is the same in every one of them."""
@@ -41,8 +43,6 @@ MOST_OF_CEILING = 0.5
 """Share of the stated speed up to which a link is slow: protocols and short messages take a part of it."""
 HOP_NS = 50_000.0
 """What a message needs besides its bytes, at most; a collective of n members has 2 (n - 1) in turn."""
-UNEQUAL = 1.1
-"""The rates of two hosts differ that many times where one of them is known to wait for the other."""
 
 
 class SteadyLink(NamedTuple):
@@ -70,6 +70,8 @@ class SteadyLink(NamedTuple):
     excess_frac: float
     """Share of their time that a link at its ceiling would not take, 0 where it is not slow; without a ceiling
     all but that of the hops, 0 where nothing seems to disturb it."""
+    port: str | None = None
+    """The host whose port links of several axes have in common; None where it is one link, or nothing tells which."""
 
 
 class _Side(NamedTuple):
@@ -101,28 +103,37 @@ def steady_links(
     """
     if frame["step"].nunique() < MIN_STEPS:
         return []
-    rows = _crossing(frame, trace, seems_disturbed_ns)
+    rows, hosts = _crossing(frame, trace, seems_disturbed_ns)
     if rows.empty:
         return []
     speeds = _ceilings(trace)
     sides = [side for side in _sides(rows, trace) if side is not None]
-    found = []
-    for own in _of_one_rate(_connected(sides)):
-        ceilings = [speeds[side.host] for side in own if side.host in speeds]
-        ceiling = min(ceilings) if len(ceilings) == len(own) else None
-        found.append(_link(frame, trace, own, ceiling))
+    links = _of_one_rate(_connected(sides))
+    found = dict(enumerate(_link(frame, trace, own, speeds) for own in links))
+    slow = [at for at, link in found.items() if link.excess_frac > 0]
+    of_link = [pd.concat([side.rows for side in links[at]]) for at in slow]
+    for common in common_ports(of_link, rows):
+        own = [slow[at] for at in common.links]
+        found = {at: link for at, link in found.items() if at not in own}
+        sides = [side for at in own for side in links[at]]
+        found[own[0]] = _link(frame, trace, sides, speeds, (common, hosts))
     wire = frame["wire_ns"].fillna(0.0).to_numpy(np.float64)
-    return sorted(found, key=lambda link: -float(wire[link.events].sum() * link.excess_frac))
+    return sorted(
+        found.values(), key=lambda link: -float(wire[link.events].sum() * link.excess_frac)
+    )
 
 
-def _crossing(frame: pd.DataFrame, trace: Trace, seems_disturbed_ns: FloatArray) -> pd.DataFrame:
-    """Return the transfers that cross hosts which are known, as a row each."""
+def _crossing(
+    frame: pd.DataFrame, trace: Trace, seems_disturbed_ns: FloatArray
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the transfers that cross hosts which are known, as a row each, and the host of each numbered port."""
     known = frame["wire_ns"].notna() & frame["end_ns"].notna() & ~frame["is_inferred"]
     known &= frame["rank"].isin([*trace.clocks])
     if len(set(trace.clocks.values())) < 2 or not known.any():
-        return pd.DataFrame()
+        return pd.DataFrame(), []
     crossing = crossing_bytes(trace, frame)
     moved = np.maximum(crossing.sent_bytes, crossing.received_bytes)
+    port, source, hosts = _ports(frame, trace)
     # What a sender sees of a message ends where it lies in a buffer.
     is_seen = ~(frame["is_p2p"] & frame["is_send"]).to_numpy(bool)
     chosen = known.to_numpy(bool) & (moved > 0) & is_seen
@@ -131,6 +142,9 @@ def _crossing(frame: pd.DataFrame, trace: Trace, seems_disturbed_ns: FloatArray)
             "axis": frame["axis"].astype(str),
             "host": crossing.host,
             "group_id": frame["group_id"].astype(str),
+            "join": frame["join"],
+            "port": port,
+            "source": source,
             "is_p2p": frame["is_p2p"].to_numpy(bool),
             "kind": frame["kind"].astype(str),
             "size_bytes": frame["size_bytes"],
@@ -142,7 +156,24 @@ def _crossing(frame: pd.DataFrame, trace: Trace, seems_disturbed_ns: FloatArray)
         }
     )
     found: pd.DataFrame = rows[chosen & (rows["wire_ns"] > 0).to_numpy(bool)]
-    return found
+    return found, hosts
+
+
+def _ports(frame: pd.DataFrame, trace: Trace) -> tuple[IntArray, IntArray, list[str]]:
+    """Return the port of each member, that of who sends a message to it (-1 of a collective), and the host of each."""
+    link = frame["link"].astype("category").cat
+    names = [str(name).split("->") for name in link.categories]
+    senders = [int(ends[0]) if len(ends) == 2 and ends[0].isdigit() else -1 for ends in names]
+    source = np.array([*senders, -1], np.int64)[link.codes.to_numpy()]
+    source = np.where(frame["is_p2p"].to_numpy(bool), source, -1)
+    rank = frame["rank"].to_numpy(np.int64)
+    ranks = np.unique(np.concatenate([rank, source[source >= 0]]))
+    ports = ports_of_ranks(trace, ranks.tolist())
+    numbers = {name: at for at, name in enumerate(dict.fromkeys(ports))}
+    number = np.array([numbers[name] for name in ports], np.int64)
+    of_source = number[np.searchsorted(ranks, np.maximum(source, ranks[0]))]
+    of_member = number[np.searchsorted(ranks, rank)]
+    return of_member, np.where(source < 0, -1, of_source), [host for host, _ in numbers]
 
 
 def _sides(rows: pd.DataFrame, trace: Trace) -> Iterator[_Side | None]:
@@ -241,46 +272,90 @@ def _are_alike(link: list[_Side], other: list[_Side]) -> bool:
 
 
 def _link(
-    frame: pd.DataFrame, trace: Trace, sides: list[_Side], ceiling: float | None
+    frame: pd.DataFrame,
+    trace: Trace,
+    sides: list[_Side],
+    speeds: dict[str, float],
+    common: tuple[CommonPort, list[str]] | None = None,
 ) -> SteadyLink:
-    """Return what the sides of one link tell of it."""
+    """Return what the sides of one link tell of it.
+
+    Args:
+        frame: The events.
+        trace: The capture.
+        sides: Of one axis, or of all that share the link.
+        speeds: Of the ports of hosts, where they are stated.
+        common: What links of several axes have in common, and the host of each port.
+    """
     first = max(sides, key=lambda side: side.busy_ns).axis
     slowest = min(
         (side for side in sides if side.axis == first), key=lambda side: side.rate_bytes_per_s
     )
-    on_host = [side for side in sides if side.host == slowest.host]
+    ceiling, through = _ceiling(sides, speeds), _through(sides, slowest.host, common)
     # What two axes carry at the same time keeps the link busy once.
-    moved, busy = _by_step(pd.concat([side.rows for side in on_host]))
-    usual_ns = sum(side.hops_ns for side in on_host)
-    usual_ns += float(np.median(moved)) / ceiling * 1e9 if ceiling else 0.0
-    excess = 1.0 - min(1.0, usual_ns / float(np.median(busy)))
+    moved, busy = _by_step(through)
     wire = sum(float(side.rows["wire_ns"].sum()) for side in sides)
     seems = sum(float(side.rows["disturbed_ns"].sum()) for side in sides)
+    excess = 1.0 - min(1.0, _usual_ns(sides, moved, ceiling) / float(np.median(busy)))
     is_slow = excess >= 1.0 - MOST_OF_CEILING if ceiling else seems >= LEAST_EXCESS * wire
-    excess = excess if is_slow else 0.0
-    groups = sorted({str(name) for side in sides for name in side.rows["group_id"].unique()})
-    events = (
+    events = _events_of(frame, sides)
+    hosts = sorted({trace.clock_of(int(rank)) for rank in frame.loc[events, "rank"].unique()})
+    source, target = _ends(slowest, [side for side in sides if side.axis == first], hosts)
+    port = None
+    if common is not None:
+        names = {common[1][at] for at in common[0].ports}
+        port = names.pop() if len(names) == 1 else None
+        source, target = None, None
+    where: Where = {"axis": slowest.axis, "host": port or source or slowest.host}
+    return SteadyLink(
+        where=where,
+        axes=(first, *sorted({side.axis for side in sides} - {first})),
+        source=source,
+        target=target,
+        hosts=tuple(hosts),
+        groups=tuple(sorted({str(name) for side in sides for name in side.rows["group_id"]})),
+        rate_bytes_per_s=float(np.median(moved / busy)) * 1e9,
+        ceiling_bytes_per_s=ceiling,
+        events=events,
+        excess_frac=float(excess) if is_slow else 0.0,
+        port=port,
+    )
+
+
+def _ceiling(sides: list[_Side], speeds: dict[str, float]) -> float | None:
+    """Return what the slowest of the ports gives, as it is stated; None where one is not."""
+    ceilings = [speeds[side.host] for side in sides if side.host in speeds]
+    return min(ceilings) if len(ceilings) == len(sides) else None
+
+
+def _through(
+    sides: list[_Side], slowest: str, common: tuple[CommonPort, list[str]] | None
+) -> pd.DataFrame:
+    """Return the transfers whose time shows the rate: those of the slowest host, or through the port in common."""
+    if common is None:
+        return pd.concat([side.rows for side in sides if side.host == slowest])
+    rows = pd.concat([side.rows for side in sides])
+    return through(rows, common[0].ports[0], common[0].way or WAYS[0])
+
+
+def _usual_ns(sides: list[_Side], moved: FloatArray, ceiling: float | None) -> float:
+    """Return how long transfers of a step take at the ceiling; without one what their hops take."""
+    hops: dict[str, float] = {}
+    for side in sides:
+        hops[side.axis] = max(hops.get(side.axis, 0.0), side.hops_ns)
+    return sum(hops.values()) + (float(np.median(moved)) / ceiling * 1e9 if ceiling else 0.0)
+
+
+def _events_of(frame: pd.DataFrame, sides: list[_Side]) -> BoolArray:
+    """Return which events are those of the groups of sides."""
+    groups = {str(name) for side in sides for name in side.rows["group_id"].unique()}
+    found: BoolArray = (
         frame["group_id"].isin(groups)
         & frame["axis"].isin([side.axis for side in sides])
         & frame["wire_ns"].notna()
         & ~frame["is_inferred"]
     ).to_numpy(bool)
-    hosts = sorted({trace.clock_of(int(rank)) for rank in frame.loc[events, "rank"].unique()})
-    source, target = _ends(slowest, [side for side in sides if side.axis == first], hosts)
-    axes = (first, *sorted({side.axis for side in sides} - {first}))
-    where: Where = {"axis": slowest.axis, "host": source or slowest.host}
-    return SteadyLink(
-        where=where,
-        axes=axes,
-        source=source,
-        target=target,
-        hosts=tuple(hosts),
-        groups=tuple(groups),
-        rate_bytes_per_s=float(np.median(moved / busy)) * 1e9,
-        ceiling_bytes_per_s=ceiling,
-        events=events,
-        excess_frac=float(excess),
-    )
+    return found
 
 
 def _ends(slowest: _Side, sides: list[_Side], hosts: list[str]) -> tuple[str | None, str | None]:
