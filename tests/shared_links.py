@@ -133,6 +133,7 @@ def over_one_port(
     *,
     stated: float | None = None,
     shared: bool = True,
+    elsewhere: dict[str, tuple[str, tuple[int, ...], float, float]] | None = None,
     steps: int = 10,
 ) -> Trace:
     """Return the capture of a job with a group on each axis, all of which send at once, and then wait for each other.
@@ -143,30 +144,33 @@ def over_one_port(
         hosts: The host of each rank.
         stated: What the ports of each host are said to carry; None unknown.
         shared: Whether all groups send through one port.
+        elsewhere: Axis, ranks and bytes of more groups, and what their own ports carry.
         steps: Of the job.
     """
     layout = ParallelLayout(dp=len(hosts))
     job = Job(layout=layout, steps=steps, microbatches=1)
     link = Link(len(groups) if shared else 1, bytes_per_s, "port" if shared else "")
     everyone = ("everyone", tuple(range(len(hosts))))
+    sent = [(f"group {axis}", axis, own, int(size), link) for axis, (own, size) in groups.items()]
+    sent += [
+        (name, axis, own, int(size), Link(1, rate, name))
+        for name, (axis, own, size, rate) in (elsewhere or {}).items()
+    ]
     operations = []
     for rank in everyone[1]:
         program: list[tuple] = []
         for step in range(steps):
             program.append(("work", WORK_NS["backward"], step, "forward", 0, 0))
             program += [
-                ("shared", step, (f"group {axis}", own), axis, "all_reduce", int(size), link)
-                for axis, (own, size) in groups.items()
+                ("shared", step, (name, own), axis, "all_reduce", size, port)
+                for name, axis, own, size, port in sent
                 if rank in own
             ]
             program.append(("collective", step, everyone, "other", "all_reduce", 8, 50_000))
             program.append(("end", step, 4096))
         operations.append(program)
     trace = capture_of(job, operations, SharedMachine)
-    rows = [
-        {"group_id": f"group {axis}", "axis": axis, "ranks": [*own]}
-        for axis, (own, _) in groups.items()
-    ]
+    rows = [{"group_id": name, "axis": axis, "ranks": [*own]} for name, axis, own, _, _ in sent]
     rows.append({"group_id": everyone[0], "axis": "other", "ranks": [*everyone[1]]})
     table = TABLES["group"].conform(pa.Table.from_pylist(rows))
     trace = replace(trace, tables={**trace.tables, "group": table})

@@ -119,3 +119,16 @@ def test_slow_links_without_a_port_in_common_keep_their_causes():
     groups = {"dp": ((0, 1), 4e6), "cp": ((2, 3), 4e6)}
     slow, _, _ = ports(groups, (0, 1, 2, 3), 10, shared=False)
     assert sorted(one.where["axis"] for one in links(slow)) == ["cp", "dp"]
+
+
+def test_a_slow_group_and_a_steady_link_share_a_port():
+    """Fails when a group that is slower than its like, and another axis over the same port, are priced apart."""
+    groups = {"dp": ((0, 1), 4e6), "cp": ((2, 3), 4e6)}
+    # A group of dp elsewhere takes as long as one that shares a fast port.
+    more = {"fast": ("dp", (4, 5), 4e6, FAST / 2)}
+    slow, fast, truth = ports(groups, (0, 1, 1, 2, 3, 4), 10, elsewhere=more)
+    assert not links(fast)
+    (link,) = links(slow)
+    assert (link.where["axis"], link.where["host"]) == ("dp", "host1")
+    assert {"slow_port.group", "slow_port.more"} <= {one.code for one in link.evidence}
+    assert link.removal_gain_frac == pytest.approx(truth, abs=0.015)

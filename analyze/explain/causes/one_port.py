@@ -47,6 +47,8 @@ class SlowPort(NamedTuple):
     """Which rows of the events are those of its slow places."""
     crossing: BoolArray
     """Which rows of the events cross it."""
+    more: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Axis and groups of what crosses it at a steady rate, and is slow only beside the stated speed."""
 
 
 class _Sides(NamedTuple):

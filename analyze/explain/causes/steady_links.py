@@ -13,7 +13,7 @@ stated does, for what is below it; without one the time of the transfers is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.intervals import covered_length, pair, union
 from ...tables.results import Where
 from ...tables.trace import Trace
-from .common_port import UNEQUAL, WAYS, CommonPort, common_ports, through
+from .common_port import MIN_LINKS, UNEQUAL, WAYS, CommonPort, common_ports, through
 from .one_port import ports_of_ranks
 
 MIN_STEPS = 4
@@ -72,6 +72,10 @@ class SteadyLink(NamedTuple):
     all but that of the hops, 0 where nothing seems to disturb it."""
     port: str | None = None
     """The host whose port links of several axes have in common; None where it is one link, or nothing tells which."""
+    way: str = ""
+    """``out`` or ``in`` through that port; empty where both."""
+    place: int | None = None
+    """The slower place that shares that port."""
 
 
 class _Side(NamedTuple):
@@ -88,7 +92,10 @@ class _Side(NamedTuple):
 
 
 def steady_links(
-    frame: pd.DataFrame, trace: Trace, seems_disturbed_ns: FloatArray
+    frame: pd.DataFrame,
+    trace: Trace,
+    seems_disturbed_ns: FloatArray,
+    places: Sequence[tuple[BoolArray, FloatArray]] = (),
 ) -> list[SteadyLink]:
     """Return the links between hosts whose rate, and not a disturbance, makes their transfers long.
 
@@ -96,6 +103,7 @@ def steady_links(
         frame: The events as what passes between ranks.
         trace: The capture.
         seems_disturbed_ns: What each event takes beyond the undisturbed wire of its like.
+        places: Which events are those of each place that is always slower than its like, and what they take beyond it.
 
     Returns:
         One a set of hosts that groups connect, of several axes where these run at one rate; the one that takes the
@@ -110,17 +118,33 @@ def steady_links(
     sides = [side for side in _sides(rows, trace) if side is not None]
     links = _of_one_rate(_connected(sides))
     found = dict(enumerate(_link(frame, trace, own, speeds) for own in links))
-    slow = [at for at, link in found.items() if link.excess_frac > 0]
+    slow = [
+        at for at, link in found.items() if link.excess_frac > 0 and not placed(frame, link, places)
+    ]
     of_link = [pd.concat([side.rows for side in links[at]]) for at in slow]
-    for common in common_ports(of_link, rows):
-        own = [slow[at] for at in common.links]
+    of_place = [rows[own[frame.index.get_indexer(rows.index)]] for own, _ in places]
+    for common in common_ports([*of_link, *of_place], rows):
+        own = [slow[at] for at in common.links if at < len(slow)]
+        beside = [at - len(slow) for at in common.links if at >= len(slow)]
+        is_priced = bool(own) and all(found[at].ceiling_bytes_per_s for at in own)
+        if len(own) < MIN_LINKS and not (beside and is_priced):
+            continue
         found = {at: link for at, link in found.items() if at not in own}
-        sides = [side for at in own for side in links[at]]
-        found[own[0]] = _link(frame, trace, sides, speeds, (common, hosts))
+        joined = [side for at in own for side in links[at]]
+        link = _link(frame, trace, joined, speeds, (common, hosts))
+        found[own[0]] = link._replace(place=beside[0] if beside and is_priced else None)
     wire = frame["wire_ns"].fillna(0.0).to_numpy(np.float64)
     return sorted(
         found.values(), key=lambda link: -float(wire[link.events].sum() * link.excess_frac)
     )
+
+
+def placed(
+    frame: pd.DataFrame, link: SteadyLink, places: Sequence[tuple[BoolArray, FloatArray]]
+) -> bool:
+    """Tell whether places on a link are slower than others there: these are slow, and not the link."""
+    beyond = sum(float(effect[link.events].sum()) for _, effect in places)
+    return beyond >= LEAST_EXCESS * float(np.nansum(frame["wire_ns"].to_numpy()[link.events]))
 
 
 def _crossing(
@@ -319,6 +343,7 @@ def _link(
         events=events,
         excess_frac=float(excess) if is_slow else 0.0,
         port=port,
+        way=common[0].way if common is not None else "",
     )
 
 
