@@ -13,36 +13,23 @@ stated does, for what is below it; without one the time of the transfers is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ...account.links.ceiling import port_speeds
-from ...account.links.own import crossing_bytes
-from ...tables.arrays import BoolArray, FloatArray, IntArray
-from ...tables.intervals import covered_length, pair, union
+from ...tables.arrays import BoolArray, FloatArray
 from ...tables.results import Where
 from ...tables.trace import Trace
 from .common_port import MIN_LINKS, UNEQUAL, WAYS, CommonPort, common_ports, through
-from .one_port import ports_of_ranks
+from .steady_sides import MIN_STEPS, Side, by_step, crossing_rows, steady_sides
 
-MIN_STEPS = 4
-"""With fewer steps nothing is the same in every one of them."""
-STEADY = 0.02
-"""Mean deviation of the rate of a step, as a share of the median one, up to which a link is steady."""
-FAR_LESS = 0.25
-"""Part of what single transfers differ by that is left of it in the rates of steps, at most: that of transfers
-which vary one by one is 1."""
 LEAST_EXCESS = 0.1
 """Share of the time of its transfers that seems to be disturbance, from which a link is told by its rate."""
-LEAST_SEEN = 0.005
-"""The same share from which the rates of steps must explain it."""
 MOST_OF_CEILING = 0.5
 """Share of the stated speed up to which a link is slow: protocols and short messages take a part of it."""
-HOP_NS = 50_000.0
-"""What a message needs besides its bytes, at most; a collective of n members has 2 (n - 1) in turn."""
 
 
 class SteadyLink(NamedTuple):
@@ -78,19 +65,6 @@ class SteadyLink(NamedTuple):
     """The slower place that shares that port."""
 
 
-class _Side(NamedTuple):
-    """The transfers of one axis on one host."""
-
-    axis: str
-    host: str
-    rows: pd.DataFrame
-    rate_bytes_per_s: float
-    busy_ns: float
-    """Per step."""
-    hops_ns: float
-    """Per step."""
-
-
 def steady_links(
     frame: pd.DataFrame,
     trace: Trace,
@@ -111,11 +85,11 @@ def steady_links(
     """
     if frame["step"].nunique() < MIN_STEPS:
         return []
-    rows, hosts = _crossing(frame, trace, seems_disturbed_ns)
+    rows, hosts = crossing_rows(frame, trace, seems_disturbed_ns)
     if rows.empty:
         return []
     speeds = _ceilings(trace)
-    sides = [side for side in _sides(rows, trace) if side is not None]
+    sides = [side for side in steady_sides(rows, trace) if side is not None]
     links = _of_one_rate(_connected(sides))
     found = dict(enumerate(_link(frame, trace, own, speeds) for own in links))
     slow = [
@@ -147,116 +121,9 @@ def placed(
     return beyond >= LEAST_EXCESS * float(np.nansum(frame["wire_ns"].to_numpy()[link.events]))
 
 
-def _crossing(
-    frame: pd.DataFrame, trace: Trace, seems_disturbed_ns: FloatArray
-) -> tuple[pd.DataFrame, list[str]]:
-    """Return the transfers that cross hosts which are known, as a row each, and the host of each numbered port."""
-    known = frame["wire_ns"].notna() & frame["end_ns"].notna() & ~frame["is_inferred"]
-    known &= frame["rank"].isin([*trace.clocks])
-    if len(set(trace.clocks.values())) < 2 or not known.any():
-        return pd.DataFrame(), []
-    crossing = crossing_bytes(trace, frame)
-    moved = np.maximum(crossing.sent_bytes, crossing.received_bytes)
-    port, source, hosts = _ports(frame, trace)
-    # What a sender sees of a message ends where it lies in a buffer.
-    is_seen = ~(frame["is_p2p"] & frame["is_send"]).to_numpy(bool)
-    chosen = known.to_numpy(bool) & (moved > 0) & is_seen
-    rows = pd.DataFrame(
-        {
-            "axis": frame["axis"].astype(str),
-            "host": crossing.host,
-            "group_id": frame["group_id"].astype(str),
-            "join": frame["join"],
-            "port": port,
-            "source": source,
-            "is_p2p": frame["is_p2p"].to_numpy(bool),
-            "kind": frame["kind"].astype(str),
-            "size_bytes": frame["size_bytes"],
-            "step": frame["step"],
-            "moved_bytes": moved,
-            "end_ns": frame["end_ns"],
-            "wire_ns": frame["wire_ns"],
-            "disturbed_ns": seems_disturbed_ns,
-        }
-    )
-    found: pd.DataFrame = rows[chosen & (rows["wire_ns"] > 0).to_numpy(bool)]
-    return found, hosts
-
-
-def _ports(frame: pd.DataFrame, trace: Trace) -> tuple[IntArray, IntArray, list[str]]:
-    """Return the port of each member, that of who sends a message to it (-1 of a collective), and the host of each."""
-    link = frame["link"].astype("category").cat
-    names = [str(name).split("->") for name in link.categories]
-    senders = [int(ends[0]) if len(ends) == 2 and ends[0].isdigit() else -1 for ends in names]
-    source = np.array([*senders, -1], np.int64)[link.codes.to_numpy()]
-    source = np.where(frame["is_p2p"].to_numpy(bool), source, -1)
-    rank = frame["rank"].to_numpy(np.int64)
-    ranks = np.unique(np.concatenate([rank, source[source >= 0]]))
-    ports = ports_of_ranks(trace, ranks.tolist())
-    numbers = {name: at for at, name in enumerate(dict.fromkeys(ports))}
-    number = np.array([numbers[name] for name in ports], np.int64)
-    of_source = number[np.searchsorted(ranks, np.maximum(source, ranks[0]))]
-    of_member = number[np.searchsorted(ranks, rank)]
-    return of_member, np.where(source < 0, -1, of_source), [host for host, _ in numbers]
-
-
-def _sides(rows: pd.DataFrame, trace: Trace) -> Iterator[_Side | None]:
-    """Yield the transfers of each axis on each host, where they are those of a steady link."""
-    members = dict(
-        zip(
-            trace.frame("group")["group_id"].astype(str),
-            trace.frame("group")["ranks"].map(len),
-            strict=True,
-        )
-    )
-    for axis, of_axis in rows.groupby("axis"):
-        like = of_axis.groupby(["kind", "size_bytes"])["wire_ns"].transform("median")
-        varied = (of_axis["wire_ns"] - like).abs().sum() / float(like.sum())
-        for host, own in of_axis.groupby("host"):
-            yield _side(str(axis), str(host), own, float(varied), members)
-
-
-def _side(
-    axis: str, host: str, rows: pd.DataFrame, varied: float, members: dict[str, int]
-) -> _Side | None:
-    """Return the transfers of an axis on a host; None where their rate is not the same in every step."""
-    moved, busy = _by_step(rows)
-    if len(busy) < MIN_STEPS or busy.min() <= 0:
-        return None
-    rate = moved / busy
-    usual = float(np.median(rate))
-    spread = float(np.abs(rate / usual - 1.0).mean())
-    wire = rows["wire_ns"].to_numpy(np.float64)
-    # Transfers that vary one by one even out in a step, the more of them it has.
-    alike = float(wire.sum() ** 2 / (wire**2).sum()) / len(busy)
-    if spread > STEADY:
-        return None
-    is_shared = spread * np.sqrt(max(alike, 1.0)) <= FAR_LESS * varied
-    is_disturbed = rows["disturbed_ns"].sum() > LEAST_SEEN * wire.sum()
-    if is_disturbed and not is_shared:
-        return None
-    in_turn = 2 * (rows["group_id"].map(members).fillna(2) - 1)
-    hops_ns = HOP_NS * float(in_turn.where(~rows["is_p2p"], 1).sum()) / len(busy)
-    return _Side(axis, host, rows, usual * 1e9, float(np.median(busy)), hops_ns)
-
-
-def _by_step(rows: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
-    """Return how many bytes transfers move in each step, and how long at least one is on its way, ns; steps in order."""
-    moved = rows.groupby("step")["moved_bytes"].sum().to_numpy(np.float64)
-    step = np.unique(rows["step"].to_numpy(), return_inverse=True)[1]
-    end = rows["end_ns"].to_numpy(np.int64)
-    start = end - rows["wire_ns"].to_numpy(np.int64)
-    # One step after the other on one line, for the transfers of two may overlap.
-    first, length = start.min(), end.max() - start.min() + 1
-    place = step * length - first
-    merged = union(pair(start + place, end + place))
-    begin = np.arange(step.max() + 1) * length
-    return moved, covered_length(merged, begin, begin + length).astype(np.float64)
-
-
-def _connected(sides: list[_Side]) -> list[list[_Side]]:
+def _connected(sides: list[Side]) -> list[list[Side]]:
     """Return the sides of each axis that common groups connect, as one list each."""
-    found: list[tuple[set[tuple[str, str]], list[_Side]]] = []
+    found: list[tuple[set[tuple[str, str]], list[Side]]] = []
     for side in sides:
         names = {(side.axis, str(name)) for name in side.rows["group_id"].unique()}
         own = [side]
@@ -268,12 +135,12 @@ def _connected(sides: list[_Side]) -> list[list[_Side]]:
     return [own for _, own in found]
 
 
-def _of_one_rate(links: list[list[_Side]]) -> list[list[_Side]]:
+def _of_one_rate(links: list[list[Side]]) -> list[list[Side]]:
     """Return the links with those of several axes that connect the same two hosts at the same rate as one.
 
     Two ways between the same hosts may differ; two axes that get the same from them share one.
     """
-    found: list[list[_Side]] = []
+    found: list[list[Side]] = []
     for link in links:
         hosts = {side.host for side in link}
         alike = [one for one in found if {side.host for side in one} == hosts]
@@ -285,7 +152,7 @@ def _of_one_rate(links: list[list[_Side]]) -> list[list[_Side]]:
     return found
 
 
-def _are_alike(link: list[_Side], other: list[_Side]) -> bool:
+def _are_alike(link: list[Side], other: list[Side]) -> bool:
     """Return whether two links have the same rate on each of their hosts."""
     rates = {side.host: side.rate_bytes_per_s for side in link}
     return all(
@@ -298,7 +165,7 @@ def _are_alike(link: list[_Side], other: list[_Side]) -> bool:
 def _link(
     frame: pd.DataFrame,
     trace: Trace,
-    sides: list[_Side],
+    sides: list[Side],
     speeds: dict[str, float],
     common: tuple[CommonPort, list[str]] | None = None,
 ) -> SteadyLink:
@@ -317,7 +184,7 @@ def _link(
     )
     ceiling, through = _ceiling(sides, speeds), _through(sides, slowest.host, common)
     # What two axes carry at the same time keeps the link busy once.
-    moved, busy = _by_step(through)
+    moved, busy = by_step(through)
     wire = sum(float(side.rows["wire_ns"].sum()) for side in sides)
     seems = sum(float(side.rows["disturbed_ns"].sum()) for side in sides)
     excess = 1.0 - min(1.0, _usual_ns(sides, moved, ceiling) / float(np.median(busy)))
@@ -347,14 +214,14 @@ def _link(
     )
 
 
-def _ceiling(sides: list[_Side], speeds: dict[str, float]) -> float | None:
+def _ceiling(sides: list[Side], speeds: dict[str, float]) -> float | None:
     """Return what the slowest of the ports gives, as it is stated; None where one is not."""
     ceilings = [speeds[side.host] for side in sides if side.host in speeds]
     return min(ceilings) if len(ceilings) == len(sides) else None
 
 
 def _through(
-    sides: list[_Side], slowest: str, common: tuple[CommonPort, list[str]] | None
+    sides: list[Side], slowest: str, common: tuple[CommonPort, list[str]] | None
 ) -> pd.DataFrame:
     """Return the transfers whose time shows the rate: those of the slowest host, or through the port in common."""
     if common is None:
@@ -363,7 +230,7 @@ def _through(
     return through(rows, common[0].ports[0], common[0].way or WAYS[0])
 
 
-def _usual_ns(sides: list[_Side], moved: FloatArray, ceiling: float | None) -> float:
+def _usual_ns(sides: list[Side], moved: FloatArray, ceiling: float | None) -> float:
     """Return how long transfers of a step take at the ceiling; without one what their hops take."""
     hops: dict[str, float] = {}
     for side in sides:
@@ -371,7 +238,7 @@ def _usual_ns(sides: list[_Side], moved: FloatArray, ceiling: float | None) -> f
     return sum(hops.values()) + (float(np.median(moved)) / ceiling * 1e9 if ceiling else 0.0)
 
 
-def _events_of(frame: pd.DataFrame, sides: list[_Side]) -> BoolArray:
+def _events_of(frame: pd.DataFrame, sides: list[Side]) -> BoolArray:
     """Return which events are those of the groups of sides."""
     groups = {str(name) for side in sides for name in side.rows["group_id"].unique()}
     found: BoolArray = (
@@ -383,7 +250,7 @@ def _events_of(frame: pd.DataFrame, sides: list[_Side]) -> BoolArray:
     return found
 
 
-def _ends(slowest: _Side, sides: list[_Side], hosts: list[str]) -> tuple[str | None, str | None]:
+def _ends(slowest: Side, sides: list[Side], hosts: list[str]) -> tuple[str | None, str | None]:
     """Return which host sends what the slowest one waits for, and that one; None where it is not told.
 
     Hosts that leave an operation together do not tell which of them the data came late to.
