@@ -47,7 +47,7 @@ class Violation:
     left_bytes: float
     """Per step, from the busiest host, on this axis."""
     exposed_ns: float
-    """Exposed transfer time of the axis per step: the most that any order can return."""
+    """Exposed transfer time of the axis per step, mean of the ranks; a gain also has what others wait for it."""
     gain_ns: float | None
     """Predicted gain of the proposed order per step; None if no rate is known or none is better."""
     own_gain_ns: float | None
