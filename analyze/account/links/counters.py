@@ -9,6 +9,7 @@ import pandas as pd
 
 from ...align.steps.windows import StepWindows
 from ...tables.trace import Trace
+from .ceiling import port_speed, stated_speeds
 
 FAULTS = ("errors", "retries", "link_downed")
 _KEY = ["host", "port"]
@@ -55,6 +56,12 @@ def _network(trace: Trace) -> pd.DataFrame:
     rows = trace.frame("link_sample")
     numbers = {name: rows[name].astype("float64") for name in (*_COUNTED, "speed_bytes_per_s")}
     names = {name: rows[name].astype(str) for name in _KEY}
+    stated = stated_speeds(trace)
+    if stated:
+        keys = zip(names["host"], names["port"], strict=True)
+        known = [port_speed(stated, host, port) for host, port in keys]
+        speed = pd.Series(known, index=rows.index).fillna(numbers["speed_bytes_per_s"])
+        numbers["speed_bytes_per_s"] = speed
     return pd.DataFrame(
         {**names, "time_ns": rows["time_ns"], **numbers, "kind": PortKind.NETWORK.value}
     )

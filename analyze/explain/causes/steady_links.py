@@ -88,7 +88,7 @@ def steady_links(
     rows, hosts = crossing_rows(frame, trace, seems_disturbed_ns)
     if rows.empty:
         return []
-    speeds = _ceilings(trace)
+    speeds = port_speeds(trace)
     sides = [side for side in steady_sides(rows, trace) if side is not None]
     links = _of_one_rate(_connected(sides))
     found = dict(enumerate(_link(frame, trace, own, speeds) for own in links))
@@ -261,14 +261,3 @@ def _ends(slowest: Side, sides: list[Side], hosts: list[str]) -> tuple[str | Non
     if len(hosts) != 2:
         return None, slowest.host
     return next(host for host in hosts if host != slowest.host), slowest.host
-
-
-def _ceilings(trace: Trace) -> dict[str, float]:
-    """Return what the network ports of each host carry together, as counters or a topology state it."""
-    found = {}
-    for machine in trace.machines:
-        speeds = [card.bytes_per_s for card in machine.cards]
-        clocks = {trace.clock_of(rank) for rank in machine.ranks}
-        if speeds and len(clocks) == 1 and None not in speeds:
-            found[clocks.pop()] = float(sum(speed for speed in speeds if speed is not None))
-    return found | port_speeds(trace)
