@@ -68,8 +68,9 @@ def _network(trace: Trace) -> pd.DataFrame:
 
 
 def _devices(trace: Trace) -> list[pd.DataFrame]:
-    """Return the counters of NVLink and PCIe of each device, which have no errors and no speed."""
-    rows = trace.frame("device_sample")
+    """Return the counters of NVLink and PCIe of each device, which have no errors."""
+    rows, device = trace.frame("device_sample"), trace.frame("device").drop_duplicates("uuid")
+    by_uuid = device.set_index(device["uuid"].astype(str))
     found = []
     for kind in (PortKind.NVLINK, PortKind.PCIE):
         sent, received = (rows[f"{kind}_{way}_bytes"].astype("float64") for way in ("tx", "rx"))
@@ -80,7 +81,10 @@ def _devices(trace: Trace) -> list[pd.DataFrame]:
                 "time_ns": rows["time_ns"],
                 "tx_bytes": sent,
                 "rx_bytes": received,
-                **dict.fromkeys((*FAULTS, "congestion", "wait", "speed_bytes_per_s"), np.nan),
+                **dict.fromkeys((*FAULTS, "congestion", "wait"), np.nan),
+                "speed_bytes_per_s": rows["uuid"]
+                .astype(str)
+                .map(by_uuid[f"{kind}_bytes_per_s"].astype("float64")),
                 "kind": kind.value,
             }
         )

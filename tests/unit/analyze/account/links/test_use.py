@@ -263,3 +263,25 @@ def test_counters_that_go_back_lose_one_interval():
         whole = port(used(trace), "a")
         assert found.intervals < whole.intervals
         assert found.rates[Phase.GRADIENT_SUM] == pytest.approx(0.97e9, rel=0.01)
+
+
+def test_links_of_devices_have_their_peaks():
+    """Fails when NVLink and PCIe are shown without the share of what they carry."""
+    trace = capture()
+    rows = trace.frame("link_sample").to_dict("records")
+    samples = [
+        {"host": row["host"], "uuid": f"GPU-{row['host']}", "time_ns": row["time_ns"]}
+        | {"nvlink_tx_bytes": row["tx_bytes"], "pcie_tx_bytes": row["tx_bytes"]}
+        for row in rows
+    ]
+    speeds = {"pcie_bytes_per_s": 2e9, "nvlink_bytes_per_s": 10e9}
+    tables = trace_of(
+        device_sample=samples,
+        device=[{"uuid": "GPU-a", "host": "a", **speeds}, {"uuid": "GPU-b", "host": "b"}],
+    ).tables
+    found = used(trace.with_tables({name: tables[name] for name in ("device_sample", "device")}))
+    speed = {(one.host, one.kind): one.speed_bytes_per_s for one in found.ports}
+    assert (speed["a", "pcie"], speed["a", "nvlink"]) == (2e9, 10e9)
+    assert {speed["b", kind] for kind in ("pcie", "nvlink")} == {None}
+    of = next(one for one in found.ports if (one.host, one.kind) == ("a", "nvlink"))
+    assert of.used(of.rates[Phase.GRADIENT_SUM]) == pytest.approx(0.097, rel=0.01)
