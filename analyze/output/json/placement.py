@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...explain.placement.cards import CardViolation, card_violations, unchecked
@@ -30,10 +31,23 @@ from ...findings.measure import NoStepsError
 from ...tables.trace import Trace
 
 
-def placement_to_json(trace: Trace) -> dict[str, Any]:
+def measured(trace: Trace) -> Account | None:
+    """Return the account of a run; None without steps."""
+    try:
+        found = account_or_end(trace)
+    except NoStepsError:
+        return None
+    return found if isinstance(found, Account) else None
+
+
+def placement_to_json(
+    trace: Trace, account_of: Callable[[Trace], Account | None] = measured
+) -> dict[str, Any]:
     """Return hosts, violations with their price, and the better order in the words of launchers.
 
-    The run is measured only where an axis lies badly: all else follows from the mesh.
+    Args:
+        trace: The capture.
+        account_of: Measures the run; asked only where an axis lies badly, all else follows from the mesh.
     """
     hosts, unknown = hosts_of(trace)
     missing = [code.value for code in unchecked(trace)]
@@ -45,7 +59,7 @@ def placement_to_json(trace: Trace) -> dict[str, Any]:
         by_host.setdefault(host, []).append(rank)
     codes = crossing_codes(trace.layout, hosts, expert_places(trace))
     cards = card_violations(trace, None)
-    account = _account(trace) if codes or cards else None
+    account = account_of(trace) if codes or cards else None
     found = (
         Placement(hosts=hosts, unknown=None, cards=cards) if account is None else placement(account)
     )
@@ -80,14 +94,6 @@ _NO_PRICE = dict.fromkeys(
         "own_gain_ns_per_step",
     )
 )
-
-
-def _account(trace: Trace) -> Account | None:
-    try:
-        found = account_or_end(trace)
-    except NoStepsError:
-        return None
-    return found if isinstance(found, Account) else None
 
 
 def _violation(found: Violation, step_ns: float | None) -> dict[str, Any]:
