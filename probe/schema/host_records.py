@@ -224,8 +224,9 @@ def _devices(manifests: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
                 row[key] = value if type(value) is kind else None
             for key in ("max_clock_hz", "pcie_bytes_per_s", "nvlink_bytes_per_s"):
                 number = entry.get(key)
-                is_number = isinstance(number, int | float) and not isinstance(number, bool)
-                row[key] = float(number) if is_number else None
+                row[key] = None
+                if isinstance(number, int | float) and not isinstance(number, bool):
+                    row[key] = float(number)
             rows.append(row)
     return rows
 
