@@ -53,7 +53,8 @@ def megatron_order(layout: ParallelLayout, order: str, experts: IntArray | None)
 
     It builds two meshes in one order: tp, cp, dp and pp, and for experts tp, ep, pp and dp. Both have to have
     the same pipelines. Where stages do not vary slowest, replicas have to be as many in both, too
-    (megatron/core/parallel_state.py). Experts are taken to have the tensor parallelism of the rest.
+    (megatron/core/parallel_state.py). Experts are taken to have the tensor parallelism of the rest, or none if they are
+    shared along it.
 
     Args:
         layout: The mesh.
@@ -72,18 +73,23 @@ def megatron_order(layout: ParallelLayout, order: str, experts: IntArray | None)
     taken = False
     for place in sorted(range(len(fastest_first) + 1), key=lambda place: abs(place - usual)):
         names = [*fastest_first[:place], "ep", *fastest_first[place:]]
-        if _is_taken(layout, names):
+        if _is_taken(layout, names, experts):
             taken = True
             if _puts_experts(layout, names, experts):
                 return "-".join(names)
     return Refusal.EXPERTS if taken else Refusal.STAGES
 
 
-def _meshes(layout: ParallelLayout) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the sizes of the mesh, and of that of the experts."""
+def _meshes(
+    layout: ParallelLayout, experts: IntArray | None
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the sizes of the mesh, and of that of the experts; these have no tensor groups where they are shared along them."""
     rest = {"tp": layout.tp, "cp": layout.cp, "ep": 1, "dp": layout.dp, "pp": layout.pp}
-    replicas = layout.dp * layout.cp // layout.ep
-    return rest, {**rest, "cp": 1, "ep": layout.ep, "dp": replicas}
+    # Places have the tensor axis as the fastest.
+    is_along = experts is not None and bool(np.ptp(experts % layout.tp, axis=1).any())
+    tensor = 1 if is_along else layout.tp
+    replicas = layout.tp * layout.dp * layout.cp // (tensor * layout.ep)
+    return rest, {**rest, "tp": tensor, "cp": 1, "ep": layout.ep, "dp": replicas}
 
 
 def _groups(sizes: dict[str, int], fastest_first: Sequence[str], axis: str) -> set[frozenset[int]]:
@@ -94,8 +100,12 @@ def _groups(sizes: dict[str, int], fastest_first: Sequence[str], axis: str) -> s
     return set(map(frozenset, found.tolist()))
 
 
-def _is_taken(layout: ParallelLayout, fastest_first: Sequence[str]) -> bool:
-    rest, expert = _meshes(layout)
+def _is_taken(
+    layout: ParallelLayout, fastest_first: Sequence[str], experts: IntArray | None
+) -> bool:
+    rest, expert = _meshes(layout, experts)
+    if prod(rest.values()) != prod(expert.values()):
+        return False
     is_last = fastest_first[-1] == "pp" or layout.pp == 1
     if not is_last and rest["dp"] != expert["dp"]:
         return False
@@ -112,9 +122,10 @@ def _puts_experts(
         return False
     other = replace(layout, order="-".join(name for name in fastest_first[::-1] if name != "ep"))
     priced = set(map(frozenset, ranks_of_places(other)[experts].tolist()))
-    rest, expert = _meshes(layout)
+    rest, expert = _meshes(layout, experts)
     return priced == _groups(expert, fastest_first, "ep") and (
-        _groups(rest, fastest_first, "tp") == _groups(expert, fastest_first, "tp")
+        expert["tp"] == 1
+        or _groups(rest, fastest_first, "tp") == _groups(expert, fastest_first, "tp")
     )
 
 

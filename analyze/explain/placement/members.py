@@ -81,7 +81,7 @@ def expert_places(trace: Trace) -> IntArray | None:
     recorded groups decide, and all of them are taken as they are where they are on record.
     """
     layout = trace.layout
-    if layout is None:
+    if layout is None or layout.world_size % layout.ep:
         return None
     table, place = trace.frame("group"), places_of_ranks(layout)
     is_expert = table["axis"].astype(str) == Axis.EP.value

@@ -170,6 +170,18 @@ def test_an_order_that_would_share_experts_elsewhere_is_withheld():
     assert megatron_flag(layout, "pp-dp-cp-tp", along) is None
 
 
+def test_experts_that_are_shared_along_tensor_groups():
+    """Fails when experts without tensor parallelism are taken to have it, and a good order is refused, or the run ends."""
+    layout = ParallelLayout(tp=2, pp=4, dp=2, ep=4)
+    experts = np.arange(16).reshape(4, 4)
+    assert megatron_order(layout, "pp-dp-cp-tp", experts) == "tp-cp-ep-dp-pp"
+    assert megatron_flag(layout, "pp-dp-cp-tp", experts) == ""
+    assert megatron_order(layout, "dp-pp-cp-tp", experts) is Refusal.STAGES
+    # Experts in groups that do not divide the job have no known place.
+    odd = ParallelLayout(tp=3, dp=2, ep=4)
+    assert isinstance(megatron_order(odd, "pp-dp-cp-tp", None), Refusal)
+
+
 def test_an_order_that_megatron_core_refuses_is_said_to_be():
     """Fails when the order of a job with experts is printed for a launcher that stops at it."""
     result = topology_to_json(job("tp-pp-dp-cp"))
