@@ -67,6 +67,18 @@ def test_price_of_tensor_groups_across_hosts():
     assert order.index("tp") > order.index("dp")
 
 
+def test_to_cross_hosts_makes_nothing_faster():
+    """Fails when small messages inside a host are sent across it, because large ones run faster there."""
+    layout = ParallelLayout(tp=2, dp=4)
+    # Inside 1000 bytes in 4000 ns; across a host two groups send 2 x 100000 in 20000.
+    traffic = [one(Axis.TP, 1000, 4000), one(Axis.DP, 100_000, 20_000)]
+    gains = estimated_gains(layout, host_numbers(HOSTS), traffic)
+    assert max(gain for gain, _ in gains.values()) == pytest.approx(0.0)
+    for _, ratios in gains.values():
+        assert ratios[Axis.TP, Pattern.RING] == 1.0
+        assert ratios[Axis.DP, Pattern.RING] <= 1.0
+
+
 def test_no_price_without_a_rate():
     """Fails when a rate that the run never showed is made up."""
     layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
