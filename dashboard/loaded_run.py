@@ -17,6 +17,7 @@ from meshscope.analyze.findings.diagnosis import account_or_end, diagnosis_of
 from meshscope.analyze.findings.location import ranks_named
 from meshscope.analyze.output.json import collectives_to_json, kernels_to_json, memory_to_json
 from meshscope.analyze.output.json.balance import balance_to_json
+from meshscope.analyze.output.json.placement import placement_to_json
 from meshscope.analyze.output.timeline.at_instant import StepTransfers, step_transfers
 from meshscope.analyze.output.timeline.slices import (
     StepSlices,
@@ -219,6 +220,17 @@ class LoadedRun:
             if "side" not in self._kept:
                 self._kept["side"] = side_of_account(self.accounts.of(self.trace))
             return self._kept["side"]  # type: ignore[no-any-return]
+
+
+def placement(run: LoadedRun) -> dict[str, Any]:
+    """Return how its mesh lies on the hosts, as ``meshscope topology`` has it; computed once."""
+    with run._finding:
+        if "placement" not in run._kept:
+            is_measured = not run.diagnosis.ledger.empty
+            run._kept["placement"] = placement_to_json(
+                run.trace, lambda trace: run.accounts.of(trace) if is_measured else None
+            )
+        return run._kept["placement"]  # type: ignore[no-any-return]
 
 
 def is_running(run: LoadedRun) -> bool:

@@ -28,7 +28,7 @@ from meshscope.analyze.wording.message import NO_ERROR, error_to_json
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.message import message
 
-from .loaded_run import LoadedRun, is_running, layout_words
+from .loaded_run import LoadedRun, is_running, layout_words, placement
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
 from .rows import drawn_rows, is_beyond, pinned_rows, shown_rows
@@ -228,6 +228,7 @@ def mesh_json(run: LoadedRun, state: ViewState) -> dict[str, Any]:
             for facet in mesh_facets(run.diagnosis)
         ],
         "stragglers": run.diagnosis.stragglers.to_dict("records"),
+        "placement": placement(run),
         "rejected": list(state.rejected),
     }
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from tests.synthetic import Job, Machine, capture_of, programs
 
 from meshscope.analyze.account.links.own import bus_factor
@@ -13,6 +14,7 @@ from meshscope.analyze.tables.machines import Card
 from meshscope.analyze.tables.machines import Machine as Host
 from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.tables import TABLES
 
 WORK_NS = {"forward": 5_000_000, "backward": 10_000_000}
 
@@ -23,6 +25,8 @@ class Link:
 
     groups: int
     bytes_per_s: float
+    name: str = ""
+    """Of a port that groups of several axes share; else an axis has its own."""
 
 
 class SharedMachine(Machine):
@@ -31,13 +35,14 @@ class SharedMachine(Machine):
     def _do_shared(self, rank, key, entered, step, group, axis, kind, size, link) -> bool:
         name, members = group
         seq, arrivals = self._arrive(rank, key, entered, name)
-        came = self.__dict__.setdefault("ready", defaultdict(dict))[axis, seq]
+        came = self.__dict__.setdefault("ready", defaultdict(dict))[link.name or axis, seq]
+        alone = self.__dict__.setdefault("alone", defaultdict(dict))[link.name or axis, seq]
+        alone[name] = size * bus_factor(kind, len(members)) / link.bytes_per_s * 1e9
         if len(arrivals) == len(members):
             came[name] = max(arrivals.values())
         if len(came) < link.groups:
             return False
-        sent = size * bus_factor(kind, len(members))
-        start, end = arrivals[rank], round(served(came, sent / link.bytes_per_s * 1e9)[name])
+        start, end = arrivals[rank], round(served(came, alone)[name])
         row = {"rank": rank, "step": step, "group_id": name, "axis": axis, "kind": kind}
         row |= {"seq": seq, "size_bytes": size, "dtype": "float32", **self._times(start, end)}
         self.rows["collective"].append(row)
@@ -45,14 +50,14 @@ class SharedMachine(Machine):
         return True
 
 
-def served(came: dict[str, int], alone_ns: float) -> dict[str, float]:
+def served(came: dict[str, int], alone_ns: dict[str, float]) -> dict[str, float]:
     """Return when each transfer is complete on a link that serves those it has in equal parts.
 
     Args:
         came: When each one comes, ns.
-        alone_ns: What one takes that has the link for itself.
+        alone_ns: What each one takes that has the link for itself.
     """
-    left = dict.fromkeys(came, alone_ns)
+    left = {name: alone_ns[name] for name in came}
     now, done = float(min(came.values())), {}
     while left:
         there = [name for name in left if came[name] <= now]
@@ -118,6 +123,57 @@ def over_one_link(
         for program in programs(job, work)
     ]
     trace = capture_of(job, operations, SharedMachine)
+    return placed(trace, hosts, stated)
+
+
+def over_one_port(
+    groups: dict[str, tuple[tuple[int, ...], float]],
+    bytes_per_s: float,
+    hosts: tuple[int, ...],
+    *,
+    stated: float | None = None,
+    shared: bool = True,
+    elsewhere: dict[str, tuple[str, tuple[int, ...], float, float]] | None = None,
+    steps: int = 10,
+) -> Trace:
+    """Return the capture of a job with a group on each axis, all of which send at once, and then wait for each other.
+
+    Args:
+        groups: Ranks and bytes of the group of each axis.
+        bytes_per_s: What the port that they share carries, or each of them where they share none.
+        hosts: The host of each rank.
+        stated: What the ports of each host are said to carry; None unknown.
+        shared: Whether all groups send through one port.
+        elsewhere: Axis, ranks and bytes of more groups, and what their own ports carry.
+        steps: Of the job.
+    """
+    layout = ParallelLayout(dp=len(hosts))
+    job = Job(layout=layout, steps=steps, microbatches=1)
+    link = Link(len(groups) if shared else 1, bytes_per_s, "port" if shared else "")
+    everyone = ("everyone", tuple(range(len(hosts))))
+    sent = [(f"group {axis}", axis, own, int(size), link) for axis, (own, size) in groups.items()]
+    sent += [
+        (name, axis, own, int(size), Link(1, rate, name))
+        for name, (axis, own, size, rate) in (elsewhere or {}).items()
+    ]
+    operations = []
+    for rank in everyone[1]:
+        program: list[tuple] = []
+        for step in range(steps):
+            program.append(("work", WORK_NS["backward"], step, "forward", 0, 0))
+            program += [
+                ("shared", step, (name, own), axis, "all_reduce", size, port)
+                for name, axis, own, size, port in sent
+                if rank in own
+            ]
+            program.append(("collective", step, everyone, "other", "all_reduce", 8, 50_000))
+            program.append(("end", step, 4096))
+        operations.append(program)
+    trace = capture_of(job, operations, SharedMachine)
+    rows = [{"group_id": name, "axis": axis, "ranks": [*own]} for name, axis, own, _, _ in sent]
+    rows.append({"group_id": everyone[0], "axis": "other", "ranks": [*everyone[1]]})
+    table = TABLES["group"].conform(pa.Table.from_pylist(rows))
+    trace = replace(trace, tables={**trace.tables, "group": table})
     return placed(trace, hosts, stated)
 
 

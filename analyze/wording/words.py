@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 
@@ -18,8 +19,18 @@ def joined(items: Sequence[str], word: str = "and") -> str:
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
+_FILE = re.compile(r"[^\s:]*[/\w-][./\\][\w-]")
+"""A word with a dot or a slash inside."""
+
+
 def capitalised(clause: str) -> str:
-    """Return a clause with its first letter large."""
+    """Return a clause with its first letter large; the name of a file at its beginning stays as it is.
+
+    >>> capitalised("two hosts"), capitalised("job.toml states two hosts")
+    ('Two hosts', 'job.toml states two hosts')
+    """
+    if _FILE.match(clause):
+        return clause
     return f"{clause[:1].upper()}{clause[1:]}"
 
 

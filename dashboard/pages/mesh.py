@@ -19,6 +19,7 @@ from ..figures.heatmap import (
 from ..loaded_run import LoadedRun
 from ..mesh import RankStepMatrix, mesh_facets, rank_step_matrix, slowest_rank
 from ..state import METRICS, ViewState
+from .hosts import hosts_cards
 from .shell import card, chart, empty, rejected_notice, run_page, table
 
 _METRIC_WORDS = {
@@ -56,6 +57,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             controls,
             html.Div(rank_step(run, state), id="mesh-content"),
             _grid(run),
+            *hosts_cards(run),
             _table(run),
         ],
         state,

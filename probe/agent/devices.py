@@ -26,6 +26,7 @@ from .device_fields import (
     field_value,
     reason_of,
 )
+from .device_links import nvlink_speed, pcie_speed
 from .gpm import METRICS, SAMPLE_CALL, DeviceActivity
 from .readings import Reading, Row
 
@@ -282,6 +283,8 @@ def _lasting_facts(nvml: Any, handle: Any, reading: Reading) -> dict[str, Any]:
         "pci_bus": lambda: _decoded(nvml.nvmlDeviceGetPciInfo(handle).busId),
         "mem_total_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         "max_clock_hz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+        "pcie_bytes_per_s": partial(pcie_speed, nvml, handle),
+        "nvlink_bytes_per_s": partial(nvlink_speed, nvml, handle),
     }
     return _answers(nvml, asked, reading)
 
@@ -292,12 +295,14 @@ def _versions(nvml: Any, reading: Reading) -> dict[str, Any]:
 
 
 def _answers(nvml: Any, asked: dict[str, Callable[[], Any]], reading: Reading) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for key, ask in asked.items():
         try:
-            found[key] = ask()
+            answer = ask()
         except Exception as error:  # noqa: BLE001 - whatever the driver raises is a reason
             reading.lacks(key, reason_of(nvml, error))
+        else:
+            found |= {} if answer is None else {key: answer}
     return found
 
 

@@ -222,12 +222,11 @@ def _devices(manifests: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
             for key, kind in kinds.items():
                 value = entry.get(key)
                 row[key] = value if type(value) is kind else None
-            clock = entry.get("max_clock_hz")
-            row["max_clock_hz"] = (
-                None
-                if isinstance(clock, bool) or not isinstance(clock, int | float)
-                else float(clock)
-            )
+            for key in ("max_clock_hz", "pcie_bytes_per_s", "nvlink_bytes_per_s"):
+                number = entry.get(key)
+                row[key] = None
+                if isinstance(number, int | float) and not isinstance(number, bool):
+                    row[key] = float(number)
             rows.append(row)
     return rows
 

@@ -36,6 +36,10 @@ DEVICE = TableSpec(
         Column("pci_bus", "string", "id", "PCI address", nullable=True),
         _bytes("mem_total_bytes", "device memory"),
         _value("max_clock_hz", "Hz", "highest SM clock"),
+        _value(
+            "pcie_bytes_per_s", "bytes/s", "what PCIe carries one way, as device and slot allow"
+        ),
+        _value("nvlink_bytes_per_s", "bytes/s", "what all active NVLinks carry one way, together"),
     ),
 )
 

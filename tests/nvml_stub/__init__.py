@@ -11,6 +11,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parent / "nvml_stub.c"
 LIBRARY = "libnvidia-ml.so.1"
 NVLINK_TX, NVLINK_RX, PCIE_TX, PCIE_RX = 138, 139, 197, 198
+NVLINK_SPEED = 90
 ALL_LINKS = -1
 """Scope of a field for all links, as the stub writes it."""
 

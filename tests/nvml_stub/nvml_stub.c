@@ -132,6 +132,13 @@ int nvmlDeviceGetUtilizationRates(Device *device, struct Rates *out) {
     out->memory = (unsigned)value(device->index, "mem_util", 25);
     return OK;
 }
+DEVICE_CALL(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "pcie_gen", 5)
+DEVICE_CALL(nvmlDeviceGetMaxPcieLinkWidth, unsigned, "pcie_width", 16)
+int nvmlDeviceGetNvLinkState(Device *device, unsigned link, unsigned *out) {
+    CALL(device->index, "nvmlDeviceGetNvLinkState");
+    *out = link < (unsigned)value(device->index, "nvlinks", 0);
+    return OK;
+}
 DEVICE_CALL(nvmlDeviceGetPowerUsage, unsigned, "power", 300000)
 DEVICE_CALL(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, "energy", 0)
 #ifndef OMIT_nvmlDeviceGetCurrentClocksEventReasons

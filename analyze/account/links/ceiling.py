@@ -7,6 +7,9 @@ best group of the same axis, operation and size is the measure.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -71,10 +74,42 @@ def _hosts(trace: Trace) -> dict[str, frozenset[str]]:
 
 
 def port_speeds(trace: Trace) -> dict[str, float]:
-    """Return what all network ports of a host carry together; hosts of an unknown speed are left out."""
+    """Return what all network ports of a host carry together; hosts of an unknown speed are left out.
+
+    The cards that a topology file states go before the ports that were sampled.
+    """
     rows = trace.frame("link_sample")
     speeds = rows["speed_bytes_per_s"].groupby([rows["host"].astype(str), rows["port"].astype(str)])
     by_port = speeds.median()
     by_host = by_port.groupby(level=0)
-    total = by_host.sum()[by_host.count() == by_host.size()]
-    return {str(host): float(speed) for host, speed in total.items() if speed > 0}
+    sampled = by_host.sum()[by_host.count() == by_host.size()]
+    total = {str(host): float(speed) for host, speed in sampled.items() if speed > 0}
+    stated: dict[str, float] = defaultdict(float)
+    for (host, _), speed in stated_speeds(trace).items():
+        stated[host] += speed
+    return total | stated
+
+
+def stated_speeds(trace: Trace) -> dict[tuple[str, str], float]:
+    """Return the speed of each card of a topology file, by host and name; none of a host where one is not stated.
+
+    A host has the name that counters and clocks have, which need not be the one in the file.
+    """
+    found: dict[tuple[str, str], float] = {}
+    for machine in trace.machines:
+        hosts = {trace.clock_of(rank) for rank in machine.ranks}
+        speeds = {card.name: card.bytes_per_s for card in machine.cards}
+        if len(hosts) == 1 and None not in speeds.values():
+            host = hosts.pop()
+            found |= {(host, name): speed for name, speed in speeds.items() if speed is not None}
+    return found
+
+
+def port_speed(stated: Mapping[tuple[str, str], float], host: str, port: str) -> float:
+    """Return the stated speed of a port, which may be one of several of a card (``mlx5_0/1``); NaN without one.
+
+    >>> port_speed({("node1", "mlx5_0"): 5e10}, "node1", "mlx5_0/1")
+    50000000000.0
+    """
+    card = port.partition("/")[0]
+    return stated.get((host, port), stated.get((host, card), float("nan")))

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ...align.steps.windows import StepWindows
 from ...tables.trace import Trace
+from .ceiling import port_speed, stated_speeds
 
 FAULTS = ("errors", "retries", "link_downed")
 _KEY = ["host", "port"]
@@ -55,14 +56,21 @@ def _network(trace: Trace) -> pd.DataFrame:
     rows = trace.frame("link_sample")
     numbers = {name: rows[name].astype("float64") for name in (*_COUNTED, "speed_bytes_per_s")}
     names = {name: rows[name].astype(str) for name in _KEY}
+    stated = stated_speeds(trace)
+    if stated:
+        keys = zip(names["host"], names["port"], strict=True)
+        known = [port_speed(stated, host, port) for host, port in keys]
+        speed = pd.Series(known, index=rows.index).fillna(numbers["speed_bytes_per_s"])
+        numbers["speed_bytes_per_s"] = speed
     return pd.DataFrame(
         {**names, "time_ns": rows["time_ns"], **numbers, "kind": PortKind.NETWORK.value}
     )
 
 
 def _devices(trace: Trace) -> list[pd.DataFrame]:
-    """Return the counters of NVLink and PCIe of each device, which have no errors and no speed."""
-    rows = trace.frame("device_sample")
+    """Return the counters of NVLink and PCIe of each device, which have no errors."""
+    rows, device = trace.frame("device_sample"), trace.frame("device").drop_duplicates("uuid")
+    by_uuid = device.set_index(device["uuid"].astype(str))
     found = []
     for kind in (PortKind.NVLINK, PortKind.PCIE):
         sent, received = (rows[f"{kind}_{way}_bytes"].astype("float64") for way in ("tx", "rx"))
@@ -73,7 +81,10 @@ def _devices(trace: Trace) -> list[pd.DataFrame]:
                 "time_ns": rows["time_ns"],
                 "tx_bytes": sent,
                 "rx_bytes": received,
-                **dict.fromkeys((*FAULTS, "congestion", "wait", "speed_bytes_per_s"), np.nan),
+                **dict.fromkeys((*FAULTS, "congestion", "wait"), np.nan),
+                "speed_bytes_per_s": rows["uuid"]
+                .astype(str)
+                .map(by_uuid[f"{kind}_bytes_per_s"].astype("float64")),
                 "kind": kind.value,
             }
         )

@@ -47,6 +47,8 @@ class SlowPort(NamedTuple):
     """Which rows of the events are those of its slow places."""
     crossing: BoolArray
     """Which rows of the events cross it."""
+    more: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Axis and groups of what crosses it at a steady rate, and is slow only beside the stated speed."""
 
 
 class _Sides(NamedTuple):
@@ -164,6 +166,15 @@ def _sides(frame: pd.DataFrame, trace: Trace) -> _Sides:
     """Return by which port the member of each event sends and receives."""
     crossing = crossing_bytes(trace, frame)
     ranks, at = np.unique(frame["rank"].to_numpy(np.int64), return_inverse=True)
+    names = ports_of_ranks(trace, ranks.tolist())
+    ports = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    number = np.array([ports[name] for name in names], np.int64)
+    hosts = [host for host, _ in ports]
+    return _Sides(hosts, number[at], (crossing.sent_bytes, crossing.received_bytes))
+
+
+def ports_of_ranks(trace: Trace, ranks: Sequence[int]) -> list[tuple[str, str]]:
+    """Return host and port of each rank: its own card if stated, the only one of its host, or one of its own."""
     recorded = trace.frame("link_sample")
     by_host = recorded["port"].astype(str).groupby(recorded["host"].astype(str)).nunique()
     single = {str(host) for host, ports in by_host.items() if ports == 1}
@@ -173,17 +184,12 @@ def _sides(frame: pd.DataFrame, trace: Trace) -> _Sides:
         if machine.cards
         for rank in machine.ranks
     }
-    names = [_port_of(trace.clock_of(rank), rank, cards, single) for rank in ranks.tolist()]
-    ports = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    number = np.array([ports[name] for name in names], np.int64)
-    hosts = [host for host, _ in ports]
-    return _Sides(hosts, number[at], (crossing.sent_bytes, crossing.received_bytes))
+    return [_port_of(trace.clock_of(rank), rank, cards, single) for rank in ranks]
 
 
 def _port_of(
     host: str, rank: int, cards: Mapping[int, str], single: Collection[str]
 ) -> tuple[str, str]:
-    """Return host and port of a rank: its own card if stated, the only one of its host, or one of its own."""
     if rank in cards:
         return host, cards[rank]
     return host, "" if host in single else f"rank {rank}"

@@ -13,11 +13,11 @@ from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.edge_effect import EdgeEffect, edge_effect
 from ..replay.program import Program
-from .degraded import Degraded, degraded_places, like_size
+from .degraded import MAX_OFTEN, Degraded, degraded_places, like_size
 from .one_port import SlowPort, joined_by_ports
 from .queued_messages import queued_behind
 from .shapley_player import Player, Union
-from .steady_links import LEAST_EXCESS, SteadyLink, steady_links
+from .steady_links import SteadyLink, placed, steady_links
 
 WIRE_REFERENCE = 0.1
 """Quantile of the wire times of like operations that counts as an undisturbed wire."""
@@ -146,29 +146,50 @@ def with_steady_links(
     """Return the places, what is the rate of a link, which is no disturbance, and what is left of the rest.
 
     Where a place is slower than others on the link, that place is slow, and not the link. What is steady on the host
-    and axis of a port is the port's: it is one wire. Without a stated ceiling it is a bound, which is no part of the
-    price of a port: it stays in the rest.
+    and axis of a port, or has the port of a place in common, is the port's: it is one wire. Without a stated ceiling it
+    is a bound, which is no part of the price of a port: it stays in the rest.
     """
     wire = frame["wire_ns"].to_numpy(np.float64)
-    placed = np.sum([own for _, own in places], axis=0) if places else np.zeros(len(frame))
+    always = [at for at, (place, _) in enumerate(places) if _is_always(place)]
     at_port = {_key(place.where): at for at, (place, _) in enumerate(places)}
-    more, steady = [np.zeros(len(frame)) for _ in places], []
-    for link in steady_links(frame, trace, rest):
-        on_link, at = link.events, at_port.get(_key(link.where))
+    whole = np.sum([own for _, own in places], axis=0) if places else np.zeros(len(frame))
+    found, steady = [*places], []
+    given = [(places[at][0].events, places[at][1]) for at in always]
+    for link in steady_links(frame, trace, rest, given):
+        at = at_port.get(_key(link.where)) if link.place is None else always[link.place]
         is_bound = at is not None and link.ceiling_bytes_per_s is None
-        if is_bound or placed[on_link].sum() >= LEAST_EXCESS * wire[on_link].sum():
+        is_slower = placed(frame, link, [(place.events, own) for place, own in places])
+        if is_bound or is_slower:
             continue
-        beyond = np.where(on_link, (link.excess_frac * wire - placed).clip(min=0), 0.0)
+        beyond = np.where(link.events, (link.excess_frac * wire - whole).clip(min=0), 0.0)
         if at is None:
             steady.append((link, beyond))
         else:
-            more[at] += beyond
-        rest = np.where(on_link, 0.0, rest)
-    return (
-        [(place, own + its) for (place, own), its in zip(places, more, strict=True)],
-        steady,
-        rest,
+            place, own = found[at]
+            found[at] = (_with_link(place, link, frame, trace), own + beyond)
+        rest = np.where(link.events, 0.0, rest)
+    return found, steady, rest
+
+
+def _is_always(place: Degraded | SlowPort) -> bool:
+    parts = _places_of(place)
+    return all(own.step_frac > MAX_OFTEN for own in parts)
+
+
+def _with_link(
+    place: Degraded | SlowPort, link: SteadyLink, frame: pd.DataFrame, trace: Trace
+) -> SlowPort:
+    """Return the port of a place that a steady link of another axis, or of its own, crosses too."""
+    more = tuple(
+        (axis, tuple(name for name in link.groups if (own == name).any()))
+        for axis in link.axes
+        if len(own := frame.loc[link.events & (frame["axis"] == axis).to_numpy(), "group_id"])
     )
+    if isinstance(place, SlowPort):
+        return place._replace(more=(*place.more, *more))
+    host = link.port or link.where["host"]
+    where: Where = {"axis": place.where["axis"], "host": host}
+    return SlowPort(where, (host,), link.way, (place,), place.events, place.events, more)
 
 
 def _key(where: Where) -> tuple[tuple[str, object], ...]:

@@ -17,6 +17,7 @@ from meshscope.probe.schema.terms import Axis
 
 from ...tables.trace import Trace
 from ..run_account import Account
+from .members import expert_places
 from .traffic import Traffic, traffic_of
 
 SLOWER = 0.9
@@ -37,6 +38,7 @@ class Unchecked(StrEnum):
 
     SOCKETS = "network_card_socket"
     SPEEDS = "rail_speed"
+    EXPERTS = "place_of_experts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +73,11 @@ def unchecked(trace: Trace) -> tuple[Unchecked, ...]:
     """Return what is known of no rank."""
     cards = [(host, card) for host in trace.machines for card in host.cards]
     has_sockets = any(host.sockets and card.socket is not None for host, card in cards)
+    has_experts = trace.layout is not None and trace.layout.ep > 1
     missing = [] if has_sockets else [Unchecked.SOCKETS]
-    return tuple(missing if _rails(trace) else [*missing, Unchecked.SPEEDS])
+    missing += [] if _rails(trace) else [Unchecked.SPEEDS]
+    missing += [Unchecked.EXPERTS] if has_experts and expert_places(trace) is None else []
+    return tuple(missing)
 
 
 def card_violations(trace: Trace, account: Account | None) -> tuple[CardViolation, ...]:

@@ -23,6 +23,7 @@ from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
 from ...tables.arrays import IntArray
+from .members import Members, ranks_of_places
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -50,22 +51,36 @@ def groups_of(layout: ParallelLayout, axis: Axis) -> IntArray:
     return data.reshape(-1, layout.ep)
 
 
-def exits(layout: ParallelLayout, hosts: IntArray, axis: Axis, pattern: Pattern) -> FloatArray:
-    """Return the bytes that leave each host, where each rank sends one byte in a step.
+def exits(
+    layout: ParallelLayout,
+    hosts: IntArray,
+    axis: Axis,
+    pattern: Pattern,
+    members: Sequence[Members] = (),
+) -> FloatArray:
+    """Return the bytes that leave each host, where each rank sends one byte in a step, on average.
 
     Args:
         layout: The mesh; its order is the one to judge.
         hosts: (rank,) number of the host of each rank, 0 and up.
         axis: Whose groups.
         pattern: Who sends to whom.
+        members: The groups of a ring or exchange where they are known; those of the mesh if left out.
 
     Returns:
         (host,) bytes for each byte that a rank sends.
     """
+    count = int(hosts.max()) + 1
+    if members and pattern in (Pattern.RING, Pattern.EXCHANGE):
+        of_place = hosts[ranks_of_places(layout)]
+        return sum(
+            (_left(of_place[own.places], count, pattern, own.weight) for own in members),
+            np.zeros(count),
+        )
     places = hosts[groups_of(layout, axis)]
-    count, members = int(hosts.max()) + 1, places.shape[1]
+    size = places.shape[1]
     left = np.zeros(count)
-    if members < 2:
+    if size < 2:
         return left
     if pattern is Pattern.FORWARD:
         _add_edges(left, places, np.roll(places, -1, axis=1), 1.0)
@@ -74,16 +89,29 @@ def exits(layout: ParallelLayout, hosts: IntArray, axis: Axis, pattern: Pattern)
         loops = layout.vpp > 1
         after = np.roll(places, -1, axis=1) if loops else places[:, 1:]
         before = places if loops else places[:, :-1]
-        each = members / (2 * (members if loops else members - 1))
+        each = size / (2 * (size if loops else size - 1))
         _add_edges(left, before, after, each)
         _add_edges(left, after, before, each)
         return left
+    return _left(places, count, pattern, np.ones(len(places)))
+
+
+def _left(places: IntArray, count: int, pattern: Pattern, weight: FloatArray) -> FloatArray:
+    """Return what groups send out of each host.
+
+    Args:
+        places: (group, member) host.
+        count: Of hosts.
+        pattern: Ring or exchange.
+        weight: (group,) what a member sends.
+    """
+    members = places.shape[1]
     held = np.stack([(places == host).sum(axis=1) for host in range(count)], axis=1)
     if pattern is Pattern.EXCHANGE:
-        away: FloatArray = (held * (members - held)).sum(axis=0) / (members - 1)
+        away: FloatArray = weight @ (held * (members - held)) / (members - 1)
         return away
     crosses = (held > 0).sum(axis=1, keepdims=True) > 1
-    once: FloatArray = ((held > 0) & crosses).sum(axis=0).astype(float)
+    once: FloatArray = weight @ ((held > 0) & crosses)
     return once
 
 

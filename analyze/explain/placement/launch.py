@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
+from math import prod
+
+import numpy as np
 
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+
+from ...tables.arrays import IntArray
+from .members import ranks_of_places
 
 _MEGATRON_FLAGS = {"": ("pp", "dp", "cp", "tp"), "--use-tp-pp-dp-mapping": ("dp", "pp", "cp", "tp")}
 """Options of Megatron-LM's training scripts, none at first, and their order, slowest first."""
@@ -32,44 +39,123 @@ def rank_file(by_rank: Sequence[str]) -> list[str]:
     return lines
 
 
-def megatron_order(layout: ParallelLayout, order: str) -> str | None:
-    """Return the argument ``order`` of Megatron-core's ``initialize_model_parallel``; None where it refuses the order.
+class Refusal(StrEnum):
+    """Why Megatron-core is told no order."""
+
+    STAGES = "stages"
+    """It stops at the order: stages have to vary slowest where experts are shared otherwise than sequences."""
+    EXPERTS = "experts"
+    """It takes the order, and puts the experts elsewhere than where they are priced."""
+
+
+def megatron_order(layout: ParallelLayout, order: str, experts: IntArray | None) -> str | Refusal:
+    """Return the argument ``order`` of Megatron-core's ``initialize_model_parallel``, or why there is none.
 
     It builds two meshes in one order: tp, cp, dp and pp, and for experts tp, ep, pp and dp. Both have to have
     the same pipelines. Where stages do not vary slowest, replicas have to be as many in both, too
-    (megatron/core/parallel_state.py). Experts are taken to have the tensor parallelism of the rest.
+    (megatron/core/parallel_state.py). Experts are taken to have the tensor parallelism of the rest, or none if they are
+    shared along it.
 
-    >>> megatron_order(ParallelLayout(tp=2, pp=2, dp=4), "pp-dp-cp-tp")
+    Args:
+        layout: The mesh.
+        order: Of the axes, slowest first.
+        experts: As ``expert_places`` returns them.
+
+    >>> megatron_order(ParallelLayout(tp=2, pp=2, dp=4), "pp-dp-cp-tp", None)
     'tp-cp-ep-dp-pp'
-    >>> megatron_order(ParallelLayout(tp=2, pp=2, dp=4, ep=2), "dp-pp-cp-tp")
+    >>> megatron_order(ParallelLayout(tp=2, pp=2, dp=4, ep=2), "dp-pp-cp-tp", None).value
+    'stages'
     """
     fastest_first = order.split("-")[::-1]
+    usual = (
+        fastest_first.index("dp") if fastest_first[-1] == "pp" else fastest_first.index("cp") + 1
+    )
+    taken = False
+    for place in sorted(range(len(fastest_first) + 1), key=lambda place: abs(place - usual)):
+        names = [*fastest_first[:place], "ep", *fastest_first[place:]]
+        if _is_taken(layout, names, experts):
+            taken = True
+            if _puts_experts(layout, names, experts):
+                return "-".join(names)
+    return Refusal.EXPERTS if taken else Refusal.STAGES
+
+
+def _meshes(
+    layout: ParallelLayout, experts: IntArray | None
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the sizes of the mesh, and of that of the experts; these have no tensor groups where they are shared along them."""
+    rest = {"tp": layout.tp, "cp": layout.cp, "ep": 1, "dp": layout.dp, "pp": layout.pp}
+    # Places have the tensor axis as the fastest.
+    is_along = experts is not None and bool(np.ptp(experts % layout.tp, axis=1).any())
+    tensor = 1 if is_along else layout.tp
+    replicas = layout.tp * layout.dp * layout.cp // (tensor * layout.ep)
+    return rest, {**rest, "tp": tensor, "cp": 1, "ep": layout.ep, "dp": replicas}
+
+
+def _groups(sizes: dict[str, int], fastest_first: Sequence[str], axis: str) -> set[frozenset[int]]:
+    """Return the groups along an axis of a mesh whose axes are ordered so."""
+    names = fastest_first[::-1]
+    ranks = np.arange(prod(sizes.values())).reshape([sizes[name] for name in names])
+    found = np.moveaxis(ranks, names.index(axis), -1).reshape(-1, sizes[axis])
+    return set(map(frozenset, found.tolist()))
+
+
+def _is_taken(
+    layout: ParallelLayout, fastest_first: Sequence[str], experts: IntArray | None
+) -> bool:
+    rest, expert = _meshes(layout, experts)
+    if prod(rest.values()) != prod(expert.values()):
+        return False
     is_last = fastest_first[-1] == "pp" or layout.pp == 1
-    if not is_last and layout.cp != layout.ep:
-        return None
-    # Beside cp, as many experts leave the stages where they are.
-    place = fastest_first.index("dp") if is_last else fastest_first.index("cp") + 1
-    fastest_first.insert(place, "ep")
-    return "-".join(fastest_first)
+    if not is_last and rest["dp"] != expert["dp"]:
+        return False
+    return _groups(rest, fastest_first, "pp") == _groups(expert, fastest_first, "pp")
 
 
-def megatron_flag(layout: ParallelLayout, order: str) -> str | None:
+def _puts_experts(
+    layout: ParallelLayout, fastest_first: Sequence[str], experts: IntArray | None
+) -> bool:
+    """Return whether Megatron-core puts the experts, and their tensor groups, where they are priced."""
+    if layout.ep == 1:
+        return True
+    if experts is None:
+        return False
+    other = replace(layout, order="-".join(name for name in fastest_first[::-1] if name != "ep"))
+    priced = set(map(frozenset, ranks_of_places(other)[experts].tolist()))
+    rest, expert = _meshes(layout, experts)
+    return priced == _groups(expert, fastest_first, "ep") and (
+        expert["tp"] == 1
+        or _groups(rest, fastest_first, "tp") == _groups(expert, fastest_first, "tp")
+    )
+
+
+def megatron_flag(layout: ParallelLayout, order: str, experts: IntArray | None) -> str | None:
     """Return the option of Megatron-LM's training scripts that orders axes so; None where none does.
 
     They take no other order than these two, and the second without context and expert parallelism only. Axes of one rank
     may lie anywhere.
 
-    >>> megatron_flag(ParallelLayout(tp=2, pp=2, dp=2), "dp-pp-cp-tp")
+    >>> megatron_flag(ParallelLayout(tp=2, pp=2, dp=2), "dp-pp-cp-tp", None)
     '--use-tp-pp-dp-mapping'
-    >>> megatron_flag(ParallelLayout(tp=2, pp=2, dp=2), "pp-dp-cp-tp")
+    >>> megatron_flag(ParallelLayout(tp=2, pp=2, dp=2), "pp-dp-cp-tp", None)
     ''
     """
     mesh = [*mesh_shape(layout, order)]
     for flag, takes in _MEGATRON_FLAGS.items():
         refuses = flag and layout.cp * layout.ep > 1
         if not refuses and [axis for axis in takes if axis in mesh] == mesh:
-            return flag
+            names = [*takes[::-1]]
+            names.insert(names.index("cp") + 1, "ep")
+            return flag if _puts_experts(layout, names, experts) else None
     return None
+
+
+def expert_groups(layout: ParallelLayout, order: str, experts: IntArray | None) -> list[list[int]]:
+    """Return the ranks that share the experts in an order; none where no experts are shared, or they are unknown."""
+    if layout.ep == 1 or experts is None:
+        return []
+    found: list[list[int]] = ranks_of_places(replace(layout, order=order))[experts].tolist()
+    return sorted(sorted(own) for own in found)
 
 
 def mesh_shape(layout: ParallelLayout, order: str) -> dict[str, int]:

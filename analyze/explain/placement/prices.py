@@ -27,6 +27,9 @@ from .traffic import Traffic, patterns
 REPLAYED = 3
 """Orders that are replayed: the best by exposed time. What is hidden changes their rank little."""
 
+_INNER = (Axis.TP, Axis.EP)
+"""Axes that belong inside a host."""
+
 Ratios = Mapping[tuple[Axis, Pattern], float]
 """Time in another order over time now, of each kind of traffic."""
 
@@ -81,25 +84,34 @@ def estimated_gains(
 ) -> dict[str, tuple[float, Ratios]]:
     """Return gain in exposed time, ns, and ratios of the orders whose rates are known, best first.
 
-    Of orders that put everything in the same place, the first by name.
+    Of orders that put everything in the same place, the first by name. None sends an inner axis across hosts that
+    stays inside now.
     """
-    now = {_key(t): float(exits(layout, hosts, t.axis, t.pattern).max()) for t in traffic}
+    now = {_key(t): _most_left(layout, hosts, t) for t in traffic}
     inside = _place([t for t in traffic if not now[_key(t)]], now)
     across = _place([t for t in traffic if now[_key(t)]], now)
     found: dict[str, tuple[float, Ratios]] = {}
     seen = set()
     for order in orders():
         other = replace(layout, order=order)
-        ratios = {}
-        for one in traffic:
-            after = float(exits(other, hosts, one.axis, one.pattern).max())
-            ratios[_key(one)] = _ratio(one, now[_key(one)], after, inside, across)
+        after = {_key(one): _most_left(other, hosts, one) for one in traffic}
+        if any(after[axis, kind] and not now[axis, kind] for axis, kind in now if axis in _INNER):
+            continue  # It would be the next violation.
+        ratios = {
+            _key(one): _ratio(one, now[_key(one)], after[_key(one)], inside, across)
+            for one in traffic
+        }
         shape = tuple(ratios.values())
         if shape in seen or not np.isfinite(shape).all():
             continue
         seen.add(shape)
         found[order] = (_linear(traffic, ratios), ratios)
     return dict(sorted(found.items(), key=lambda item: -item[1][0]))
+
+
+def _most_left(layout: ParallelLayout, hosts: IntArray, one: Traffic) -> float:
+    """Return what leaves the busiest host for each byte of a rank."""
+    return float(exits(layout, hosts, one.axis, one.pattern, one.members).max())
 
 
 def _key(one: Traffic) -> tuple[Axis, Pattern]:
@@ -120,7 +132,11 @@ def _place(traffic: Sequence[Traffic], now: Mapping[tuple[Axis, Pattern], float]
 def _ratio(
     one: Traffic, before: float, after: float, inside: Place | None, across: Place | None
 ) -> float:
-    """Return time after over time before; NaN where the run does not show the rate."""
+    """Return time after over time before; NaN where the run does not show the rate.
+
+    Large messages of one axis may run faster across hosts than small ones of another inside: to cross makes
+    none faster for that, and not to cross none slower.
+    """
     if not before and not after:
         return 1.0
     if before and after:
@@ -129,7 +145,8 @@ def _ratio(
     if place is None:
         return float("nan")
     amount = one.sent_bytes * (after or 1.0)
-    return (one.hops * place.hop_ns + amount / place.bytes_per_ns) / one.wire_ns
+    ratio = (one.hops * place.hop_ns + amount / place.bytes_per_ns) / one.wire_ns
+    return min(ratio, 1.0) if before else max(ratio, 1.0)
 
 
 def _linear(traffic: Sequence[Traffic], ratios: Ratios) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis, CollectiveKind
 
 from ...align.communication.bandwidth import bus_factor
@@ -19,8 +20,10 @@ from ...align.communication.fixed_time import (
 )
 from ...tables.arrays import IntArray
 from ...tables.classes import WIRE_CLASSES
+from ...tables.trace import Trace
 from ..run_account import Account
 from .crossing import FloatArray, Pattern
+from .members import Members, expert_places, recorded_members
 
 _PLACED = (Axis.TP, Axis.PP, Axis.DP, Axis.CP, Axis.EP)
 
@@ -41,6 +44,8 @@ class Traffic:
     """The part of the wire time that no size explains: hops, launching, synchronising."""
     hops: float = 0.0
     """In a step of a rank: turns of the rings, one for each message."""
+    members: tuple[Members, ...] = ()
+    """The groups, where all of them were recorded: sums of gradients may join replicas and parts of the sequence."""
 
 
 def traffic_of(account: Account) -> tuple[Traffic, ...]:
@@ -63,16 +68,23 @@ def traffic_of(account: Account) -> tuple[Traffic, ...]:
         {
             "axis": axis,
             "pattern": patterns(frame),
+            "group_id": frame["group_id"].astype(str),
             "sent": frame["size_bytes"].to_numpy(float) * _factors(account, frame),
             "wire": own,
             "fixed": np.fmin(np.nan_to_num(of_event), own),
             "hops": _hops(frame, members),
         }
     )
-    known = table[(table["sent"] > 0) & (table["wire"] > 0) & axis.isin(_PLACED).to_numpy()]
+    experts = expert_places(account.trace)
+    placed = [axis for axis in _PLACED if axis is not Axis.EP or experts is not None]
+    known = table[(table["sent"] > 0) & (table["wire"] > 0) & axis.isin(placed).to_numpy()]
     per = len(account.windows.steps) * max(len(account.trace.ranks), 1)
     sums = known.groupby(["axis", "pattern"])[["sent", "wire", "fixed", "hops"]].sum() / per
     of_axis = sums["wire"].groupby(level="axis").sum()
+    groups = _members(account.trace, layout, known)
+    if experts is not None:
+        alike = Members(experts, np.ones(len(experts)))
+        groups = {(Axis.EP.value, kind.value): (alike,) for kind in Pattern} | groups
     names = dict(zip(Axis, WIRE_CLASSES, strict=True))
     mean_ns = account.windows.mean_ns
     return tuple(
@@ -86,11 +98,30 @@ def traffic_of(account: Account) -> tuple[Traffic, ...]:
             * float(wire / of_axis[name]),
             fixed_ns=float(fixed_ns),
             hops=float(hops),
+            members=groups.get((str(name), str(kind)), ()),
         )
         for (name, kind), (sent, wire, fixed_ns, hops) in zip(
             sums.index, sums.to_numpy(), strict=True
         )
     )
+
+
+def _members(
+    trace: Trace, layout: ParallelLayout, sent: pd.DataFrame
+) -> dict[tuple[str, str], tuple[Members, ...]]:
+    """Return the groups of each axis and pattern; none of a capture that lacks ranks."""
+    world = range(layout.world_size)
+    if set(trace.ranks) != set(world):
+        return {}
+    table = trace.frame("group")
+    ranks = dict(zip(table["group_id"].astype(str), table["ranks"].map(tuple), strict=True))
+    found: dict[tuple[str, str], tuple[Members, ...]] = {}
+    for (axis, pattern), own in sent.groupby(["axis", "pattern"]):
+        by_group = own.groupby("group_id")["sent"].sum()
+        members = [(ranks.get(str(name), ()), float(part)) for name, part in by_group.items()]
+        if all(of_group and set(of_group) <= set(world) for of_group, _ in members):
+            found[str(axis), str(pattern)] = recorded_members(layout, members)
+    return found
 
 
 def patterns(frame: pd.DataFrame) -> npt.NDArray[np.str_]:

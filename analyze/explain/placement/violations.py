@@ -18,7 +18,8 @@ from ...tables.arrays import IntArray
 from ...tables.trace import Trace
 from ..run_account import Account
 from .cards import CardViolation, card_violations
-from .crossing import Pattern, exits, ring_turns
+from .crossing import Pattern, exits, groups_of, ring_turns
+from .members import expert_places, ranks_of_places
 from .prices import best_order
 from .traffic import traffic_of
 
@@ -46,7 +47,7 @@ class Violation:
     left_bytes: float
     """Per step, from the busiest host, on this axis."""
     exposed_ns: float
-    """Exposed transfer time of the axis per step: the most that any order can return."""
+    """Exposed transfer time of the axis per step, mean of the ranks; a gain also has what others wait for it."""
     gain_ns: float | None
     """Predicted gain of the proposed order per step; None if no rate is known or none is better."""
     own_gain_ns: float | None
@@ -78,17 +79,26 @@ def hosts_of(trace: Trace) -> tuple[tuple[str, ...] | None, str | None]:
 
 
 def crossing_codes(
-    layout: ParallelLayout, hosts: Sequence[str]
+    layout: ParallelLayout, hosts: Sequence[str], experts: IntArray | None
 ) -> list[tuple[ViolationCode, Axis]]:
-    """Return what is wrong by members and hosts alone, without any time."""
+    """Return what is wrong by members and hosts alone, without any time.
+
+    Args:
+        layout: The mesh.
+        hosts: By rank.
+        experts: As ``expert_places`` returns them; None leaves them out.
+    """
     numbers = host_numbers(hosts)
     if numbers.max() == 0:
         return []
     room = int(np.bincount(numbers).min())
+    groups = {Axis.TP: groups_of(layout, Axis.TP)}
+    if experts is not None:
+        groups[Axis.EP] = ranks_of_places(layout)[experts]
     found = [
         (ViolationCode.INNER_AXIS_CROSSES, axis)
-        for axis in (Axis.TP, Axis.EP)
-        if 1 < getattr(layout, axis) <= room and exits(layout, numbers, axis, Pattern.RING).any()
+        for axis, own in groups.items()
+        if 1 < own.shape[1] <= room and (np.ptp(numbers[own], axis=1) > 0).any()
     ]
     if layout.cp > 1 and ring_turns(layout, numbers, Axis.CP) > 0:
         found.append((ViolationCode.RING_TURNS, Axis.CP))
@@ -104,7 +114,7 @@ def placement(account: Account) -> Placement:
     hosts, unknown = hosts_of(trace)
     if hosts is None or trace.layout is None:
         return Placement(hosts=None, unknown=unknown)
-    codes = crossing_codes(trace.layout, hosts)
+    codes = crossing_codes(trace.layout, hosts, expert_places(trace))
     found = tuple(_priced(codes, account, trace.layout, host_numbers(hosts))) if codes else ()
     cards = card_violations(trace, account)
     return Placement(hosts=hosts, unknown=None, violations=found, cards=cards)
@@ -123,7 +133,7 @@ def _priced(
         if code is ViolationCode.PIPELINE_INSIDE and not helps:
             continue  # Gradients must cross somewhere: no fault unless another order is faster.
         own = [one for one in traffic if one.axis is axis]
-        left = sum(exits(layout, hosts, axis, t.pattern) * t.sent_bytes for t in own)
+        left = sum(exits(layout, hosts, axis, t.pattern, t.members) * t.sent_bytes for t in own)
         yield Violation(
             code=code,
             axis=axis,

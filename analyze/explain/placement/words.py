@@ -16,6 +16,7 @@ CLAIMS = {
 UNCHECKED = {
     Unchecked.SOCKETS: message("placement.no_sockets"),
     Unchecked.SPEEDS: message("placement.no_speeds"),
+    Unchecked.EXPERTS: message("placement.no_experts"),
 }
 """What was not checked, and what would allow it."""
 

@@ -34,7 +34,7 @@ def slow_rates(account: Account) -> Iterator[Finding]:
 def _finding(account: Account, cause: Cause, link: SteadyLink) -> Finding:
     ranks = account.events.frame.loc[link.events, "rank"].unique().tolist()
     starved = starved_ends(account, ranks)
-    hosts = link.hosts if link.source is None else (link.source,)
+    hosts = _blamed(link)
     is_priced = link.ceiling_bytes_per_s is not None
     remedy = message("link_rate.remedy", hosts=hosts)
     if not is_priced:
@@ -56,6 +56,7 @@ def _finding(account: Account, cause: Cause, link: SteadyLink) -> Finding:
         evidence=(
             *_price(link, cause),
             *_groups(account, link),
+            *([] if link.port is None else [message("link_rate.common", host=link.port)]),
             interfaces(account.trace, cause.where["host"]),
             *relief_words(cause, account.windows.step_time_ns),
             *starved,
@@ -89,7 +90,15 @@ def _claim(link: SteadyLink) -> Message:
     return message("link_rate.claim_share", way=way, rate=rate, share=rate / ceiling)
 
 
+def _blamed(link: SteadyLink) -> tuple[str, ...]:
+    """Return the hosts whose ports to look at: that of the port in common, the sender, or all."""
+    one = link.port or link.source
+    return link.hosts if one is None else (one,)
+
+
 def _way(link: SteadyLink) -> Message:
+    if link.port is not None:
+        return message("link_rate.through", host=link.port)
     if link.source is not None:
         return message("link_rate.from_to", source=link.source, target=link.target)
     if link.target is not None:

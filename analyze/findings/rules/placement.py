@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...explain.placement.launch import megatron_order
+from ...explain.placement.launch import Refusal, megatron_order
+from ...explain.placement.members import expert_places
 from ...explain.placement.violations import Violation, placement
 from ...explain.placement.words import CLAIMS, card_remedy, card_text
 from ...explain.run_account import Account
 from ...tables.results import Finding, Where
+from ...tables.trace import Trace
 from ...wording.message import Message, message
 from .grading import severity
 
@@ -49,7 +50,7 @@ def topology_violations(account: Account) -> Iterator[Finding]:
             removal_gain_frac=gain,
             confidence=0.6 if gain is None else 0.7,
             evidence=tuple(_evidence(found)),
-            remedy=_remedy(found, account.trace.layout),
+            remedy=_remedy(found, account.trace),
             cause=found.code.value,
         )
 
@@ -71,10 +72,10 @@ def _evidence(found: Violation) -> Iterator[Message]:
             yield message("placement.own_gain", gain_ns=found.own_gain_ns)
 
 
-def _remedy(found: Violation, layout: ParallelLayout | None) -> Message:
-    if found.order is None:
+def _remedy(found: Violation, trace: Trace) -> Message:
+    if found.order is None or trace.layout is None:
         return message("placement.see_mesh")
-    megatron = None if layout is None else megatron_order(layout, found.order)
-    if megatron is None:
+    megatron = megatron_order(trace.layout, found.order, expert_places(trace))
+    if isinstance(megatron, Refusal):
         return message("placement.reorder_by_hosts", order=found.order)
     return message("placement.reorder", order=found.order, megatron_order=megatron)

@@ -17,7 +17,7 @@ from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Finding
 from ...wording.labels import axis_label
-from ...wording.quantities import percent
+from ...wording.quantities import percent, rate
 
 FULL = 0.9
 """Share of its speed from which a port is full."""
@@ -27,6 +27,8 @@ SLOWER = 1.2
 """Times as long as else take operations that faults explain."""
 FOREIGN = 0.05
 """Share of the speed of a host's ports from which traffic of others is worth a finding."""
+LEAST_FOREIGN = 1e6
+"""Bytes/s from which it is worth one where the speed is unknown, if they are more than the job's own, too."""
 HEADERS = 1.1
 """Counters also count headers: at most so many times the recorded bytes."""
 _MOST_GROUPS = 8
@@ -154,25 +156,27 @@ def _others(account: Account, found: LinkUse) -> Iterator[OtherTraffic]:
         return
     for one in found.traffic:
         extra = one.counted_bytes_per_s - HEADERS * one.recorded_bytes_per_s
-        if one.speed_bytes_per_s is not None and extra >= FOREIGN * one.speed_bytes_per_s:
+        least = max(one.recorded_bytes_per_s, LEAST_FOREIGN)
+        if one.speed_bytes_per_s is not None:
+            least = FOREIGN * one.speed_bytes_per_s
+        if extra >= least:
             yield OtherTraffic(one.host, extra, one)
 
 
 def _foreign_finding(found: OtherTraffic) -> Finding:
     one, extra = found.seen, found.extra_bytes_per_s
-    share = extra / (one.speed_bytes_per_s or 1.0)
+    speed = one.speed_bytes_per_s
+    share = f", {percent(extra / speed, 0)} of its ports" if speed else ""
     return Finding(
         kind=FindingKind.NETWORK_PORT,
         severity=Severity.INFO,
         where={"host": one.host},
-        claim=f"Host {one.host} sends {extra / 1e9:.2f} GB/s that no recorded operation explains, "
-        f"{percent(share, 0)} of its ports",
+        claim=f"Host {one.host} sends {rate(extra)} that no recorded operation explains{share}",
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.6,
         evidence=(
-            f"counted {one.counted_bytes_per_s / 1e9:.2f} GB/s, "
-            f"recorded {one.recorded_bytes_per_s / 1e9:.2f} GB/s",
+            f"counted {rate(one.counted_bytes_per_s)}, recorded {rate(one.recorded_bytes_per_s)}",
         ),
         remedy="Look for other jobs, checkpoints, storage or data loading on this host",
         cause="other_traffic",

@@ -64,6 +64,7 @@ def _finding(account: Account, cause: Cause, own: SlowPort) -> Finding:
         confidence=CONFIDENCE if starved else confidence,
         evidence=(
             *map(_place, own.places),
+            *(message("slow_port.more", axis=axis, groups=groups) for axis, groups in own.more),
             *(interfaces(trace, host) for host in own.hosts),
             message("slow_port.together"),
             *relief_words(cause, account.windows.step_time_ns),

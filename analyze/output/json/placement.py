@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...explain.placement.cards import CardViolation, card_violations, unchecked
 from ...explain.placement.launch import (
+    Refusal,
+    expert_groups,
     host_list,
     megatron_flag,
     megatron_order,
     mesh_shape,
     rank_file,
 )
+from ...explain.placement.members import expert_places
 from ...explain.placement.violations import (
     Placement,
     Violation,
@@ -27,10 +31,23 @@ from ...findings.measure import NoStepsError
 from ...tables.trace import Trace
 
 
-def placement_to_json(trace: Trace) -> dict[str, Any]:
+def measured(trace: Trace) -> Account | None:
+    """Return the account of a run; None without steps."""
+    try:
+        found = account_or_end(trace)
+    except NoStepsError:
+        return None
+    return found if isinstance(found, Account) else None
+
+
+def placement_to_json(
+    trace: Trace, account_of: Callable[[Trace], Account | None] = measured
+) -> dict[str, Any]:
     """Return hosts, violations with their price, and the better order in the words of launchers.
 
-    The run is measured only where an axis lies badly: all else follows from the mesh.
+    Args:
+        trace: The capture.
+        account_of: Measures the run; asked only where an axis lies badly, all else follows from the mesh.
     """
     hosts, unknown = hosts_of(trace)
     missing = [code.value for code in unchecked(trace)]
@@ -40,9 +57,9 @@ def placement_to_json(trace: Trace) -> dict[str, Any]:
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         by_host.setdefault(host, []).append(rank)
-    codes = crossing_codes(trace.layout, hosts)
+    codes = crossing_codes(trace.layout, hosts, expert_places(trace))
     cards = card_violations(trace, None)
-    account = _account(trace) if codes or cards else None
+    account = account_of(trace) if codes or cards else None
     found = (
         Placement(hosts=hosts, unknown=None, cards=cards) if account is None else placement(account)
     )
@@ -79,14 +96,6 @@ _NO_PRICE = dict.fromkeys(
 )
 
 
-def _account(trace: Trace) -> Account | None:
-    try:
-        found = account_or_end(trace)
-    except NoStepsError:
-        return None
-    return found if isinstance(found, Account) else None
-
-
 def _violation(found: Violation, step_ns: float | None) -> dict[str, Any]:
     step = step_ns or float("nan")
     return {
@@ -120,12 +129,16 @@ def _card(found: CardViolation, step_ns: float | None) -> dict[str, Any]:
 def _remedy(trace: Trace, hosts: tuple[str, ...], order: str) -> dict[str, Any]:
     if trace.layout is None:
         return {}
-    by_rank, mesh = host_list(trace.layout, hosts, order), mesh_shape(trace.layout, order)
+    layout, experts = trace.layout, expert_places(trace)
+    by_rank, megatron = host_list(layout, hosts, order), megatron_order(layout, order, experts)
+    is_refused = isinstance(megatron, Refusal)
     return {
         "order": order,
-        "megatron_order": megatron_order(trace.layout, order),
-        "megatron_flag": megatron_flag(trace.layout, order),
-        "device_mesh": mesh,
+        "megatron_order": None if is_refused else megatron,
+        "megatron_refusal": megatron.value if isinstance(megatron, Refusal) else None,
+        "megatron_flag": megatron_flag(layout, order, experts),
+        "device_mesh": mesh_shape(layout, order),
+        "expert_groups": expert_groups(layout, order, experts),
         "slurm_hostfile": by_rank,
         "rank_file": rank_file(by_rank),
     }

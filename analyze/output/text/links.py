@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...account.links.phases import Phase
@@ -13,6 +13,7 @@ from ..document import Block, Lines, Table, section
 from .amounts import left_out
 
 _MOST_PORTS = 32
+_LEAST_GB = 0.1
 _PHASES = [phase.value for phase in Phase]
 
 
@@ -25,15 +26,25 @@ def link_blocks(result: dict[str, Any]) -> list[Block]:
     if result["unknown"] is not None:
         return section("Links", Lines([f"Use of links unknown: {UNKNOWN[result['unknown']]}."]))
     ports = sorted(result["ports"], key=lambda port: -port["mean_bytes_per_s"])[:_MOST_PORTS]
-    headers = ("port", "way", "GB/s", "busiest", *(name.replace("_", " ") for name in _PHASES))
+    unit, scale = _unit(port["busiest_interval_bytes_per_s"] for port in ports)
+    headers = ("port", "way", unit, "busiest", *(name.replace("_", " ") for name in _PHASES))
     notes = [*left_out(len(result["ports"]) - len(ports), "ports"), *_resolution(result)]
-    titles = ("host", "axis", "MB/step", "ms/step on the wire", "GB/s meanwhile", "groups")
-    axes = Table(titles, [_axis(one) for one in result["axes"]])
+    of_axes, by = _unit(
+        one["sent_bytes_per_step"] / max(one["busy_ns_per_step"], 1.0) * 1e9
+        for one in result["axes"]
+    )
+    titles = ("host", "axis", "MB/step", "ms/step on the wire", f"{of_axes} meanwhile", "groups")
+    axes = Table(titles, [_axis(one, by) for one in result["axes"]])
     return [
-        *section("Links", Table(headers, [_port(port) for port in ports], notes=notes)),
+        *section("Links", Table(headers, [_port(port, scale) for port in ports], notes=notes)),
         *section("Sent to other hosts, as recorded", axes),
         *([Lines(faults)] if (faults := list(_faults(result))) else []),
     ]
+
+
+def _unit(rates: Iterable[float]) -> tuple[str, float]:
+    """Return the unit of a column of rates, and its bytes/s: GB/s, or MB/s where all are below a tenth of it."""
+    return ("GB/s", 1e9) if max(rates, default=1e9) >= _LEAST_GB * 1e9 else ("MB/s", 1e6)
 
 
 def _faults(result: dict[str, Any]) -> Iterator[str]:
@@ -43,17 +54,17 @@ def _faults(result: dict[str, Any]) -> Iterator[str]:
         yield f"{one['host']} {one['port']}: {fault_words(one)}{slow}"
 
 
-def _port(port: dict[str, Any]) -> tuple[object, ...]:
+def _port(port: dict[str, Any], scale: float) -> tuple[object, ...]:
     phases = (port["phases"][name] for name in _PHASES)
     speed = port["speed_bytes_per_s"]
     mean, most = (
-        f"{port[name] / 1e9:.3f}" + (f" ({percent(port[name] / speed, 0)})" if speed else "")
+        f"{port[name] / scale:.3f}" + (f" ({percent(port[name] / speed, 0)})" if speed else "")
         for name in ("mean_bytes_per_s", "busiest_interval_bytes_per_s")
     )
     shown = (
         "?"
         if one["bytes_per_s"] is None
-        else f"{one['bytes_per_s'] / 1e9:.3f}"
+        else f"{one['bytes_per_s'] / scale:.3f}"
         + ("" if one["used_frac"] is None else f" ({percent(one['used_frac'], 0)})")
         for one in phases
     )
@@ -78,9 +89,9 @@ def _resolution(result: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _axis(one: dict[str, Any]) -> tuple[object, ...]:
+def _axis(one: dict[str, Any], scale: float) -> tuple[object, ...]:
     sent, busy = one["sent_bytes_per_step"], one["busy_ns_per_step"]
-    rate = f"{sent / busy:.3f}" if busy else "unknown"
+    rate = f"{sent / busy * 1e9 / scale:.3f}" if busy else "unknown"
     count = len(one["groups"])
     return (
         one["host"],

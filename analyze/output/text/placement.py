@@ -8,12 +8,14 @@ from typing import Any
 from meshscope.probe.schema.layout import MESH_AXES
 
 from ...explain.placement.cards import Unchecked
+from ...explain.placement.launch import Refusal
 from ...explain.placement.violations import ViolationCode
 from ...explain.placement.words import CLAIMS, unchecked_text
 from ...wording.quantities import percent
 from ..document import Block, Lines, Table, Verbatim, facts, section
 from .amounts import left_out
 
+BETTER_ORDER = "Better order; use one of these"
 _MOST_HOSTS = 32
 _MOST_LINES = 64
 """Ranks up to which the rank file is printed; JSON has it for any number."""
@@ -32,23 +34,37 @@ def placement_blocks(result: dict[str, Any]) -> list[Block]:
     """
     found = result["placement"]
     if found["hosts"] is None:
-        return [Lines([_UNKNOWN[found["unknown"]]])]
-    claims = [
-        f"{one['axis'].upper()}: {CLAIMS[ViolationCode(one['code'])]}. {_price(one)}"
-        for one in found["violations"]
-    ]
-    claims += [f"{one['claim']}. {_card_price(one)}" for one in found["cards"]]
-    missing = unchecked_text([Unchecked(code) for code in found["not_checked"]])
-    better = found["better_order"]
+        return [Lines([unknown_placement(found)])]
+    claims, missing = violation_claims(found), unchecked_claim(found)
     return [
-        *section("Mesh on the hosts", _hosts(result)),
+        *section("Mesh on the hosts", hosts_table(result)),
         *section("Violations", facts(claims) if claims else Lines(["None found."])),
-        *section("Better order; use one of these", Verbatim(_paste(better) if better else [])),
+        *section(BETTER_ORDER, Verbatim(paste_lines(found["better_order"]))),
         *([Lines([missing])] if missing else []),
     ]
 
 
-def _hosts(result: dict[str, Any]) -> Table:
+def violation_claims(found: dict[str, Any]) -> list[str]:
+    """Return what is wrong and what that costs, a sentence each."""
+    claims = [
+        f"{one['axis'].upper()}: {CLAIMS[ViolationCode(one['code'])]}. {_price(one)}"
+        for one in found["violations"]
+    ]
+    return claims + [f"{one['claim']}. {_card_price(one)}" for one in found["cards"]]
+
+
+def unchecked_claim(found: dict[str, Any]) -> str:
+    """Return what was not checked; nothing where all was."""
+    return unchecked_text([Unchecked(code) for code in found["not_checked"]])
+
+
+def unknown_placement(found: dict[str, Any]) -> str:
+    """Return why nothing is known of the hosts."""
+    return _UNKNOWN[found["unknown"]]
+
+
+def hosts_table(result: dict[str, Any]) -> Table:
+    """Return a row a host: its ranks, and which positions of each axis they have."""
     places, hosts = result["ranks"], list(result["placement"]["hosts"].items())
     shown = [axis for axis in MESH_AXES if result["layout"][axis] > 1]
     rows = [
@@ -77,16 +93,20 @@ def _price(one: dict[str, Any]) -> str:
     return f"{cost} The better order returns {gain}, {own}, predicted by replay."
 
 
-def _paste(better: dict[str, Any]) -> list[str]:
+def paste_lines(better: dict[str, Any] | None) -> list[str]:
+    """Return the better order in the words of launchers; nothing without one."""
+    if better is None:
+        return []
     mesh = better["device_mesh"]
     names = ", ".join(f'"{name}"' for name in mesh)
     sizes = ", ".join(map(str, mesh.values()))
     lines = [
         f"# Order, slowest first: {better['order']}",
-        *_megatron_core(better["megatron_order"]),
+        *_megatron_core(better["megatron_order"], better["megatron_refusal"]),
         *_megatron_lm(better["megatron_flag"]),
         "# torch:",
         f"init_device_mesh(device, ({sizes},), mesh_dim_names=({names},))",
+        *_experts(better["expert_groups"]),
     ]
     if len(better["rank_file"]) <= _MOST_LINES:
         lines += ["# Or keep the order, and start each rank elsewhere (Open MPI rank file):"]
@@ -102,13 +122,25 @@ def _paste(better: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _megatron_core(order: str | None) -> list[str]:
+_REFUSALS = {
+    Refusal.STAGES: "Megatron-core refuses this order: with context or expert parallelism, stages have to vary slowest",
+    Refusal.EXPERTS: "Megatron-core would share the experts among other ranks in this order",
+}
+
+
+def _megatron_core(order: str | None, refusal: str | None) -> list[str]:
     """Return how Megatron-core is told the order."""
     if order is None:
-        return [
-            "# Megatron-core refuses this order: with context or expert parallelism, stages have to vary slowest"
-        ]
+        return [f"# {_REFUSALS[Refusal(refusal or Refusal.STAGES)]}"]
     return ["# Megatron-core, initialize_model_parallel:", f'order="{order}"']
+
+
+def _experts(groups: list[list[int]]) -> list[str]:
+    """Return which ranks have to share the experts for the price to hold."""
+    if not groups or len(groups) * len(groups[0]) > _MOST_LINES:
+        return []
+    named = " ".join(",".join(map(str, own)) for own in groups)
+    return [f"# with these groups of experts: {named}"]
 
 
 def _megatron_lm(flag: str | None) -> list[str]:

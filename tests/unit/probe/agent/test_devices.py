@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from tests.nvml_stub import ALL_LINKS, NVLINK_RX, NVLINK_TX, PCIE_TX
+from tests.nvml_stub import ALL_LINKS, NVLINK_RX, NVLINK_SPEED, NVLINK_TX, PCIE_TX
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}".format
 LOST, NOT_SUPPORTED = 15, 3
@@ -21,6 +21,22 @@ def test_what_a_device_refuses_to_say_of_itself_has_a_reason(scenario, ask):
     devices = reading.facts["devices"]
     assert [d["index"] for d in devices if "max_clock_hz" not in d] == [2]
     assert reading.missing["max_clock_hz: not supported"] == 1
+
+
+def test_what_links_carry_is_stated(scenario, ask):
+    """Fails when the use of NVLink or PCIe has no peak, or that of a link that is down counts."""
+    scenario.add("set 1 pcie_gen 3", "set 1 pcie_width 8", "set 2 pcie_gen 99")
+    scenario.add("set 1 nvlinks 12", f"set 1 field_{NVLINK_SPEED}_0 25000", "set 3 nvlinks 2")
+    reading = ask("devices").read()
+    first, second, third, fourth = reading.facts["devices"][:4]
+    assert first["pcie_bytes_per_s"] == pytest.approx(16 * 32e9 * 128 / 130 / 8)
+    assert second["pcie_bytes_per_s"] == pytest.approx(8 * 8e9 * 128 / 130 / 8)
+    assert second["nvlink_bytes_per_s"] == pytest.approx(300e9)
+    assert "pcie_bytes_per_s" not in third
+    assert "nvlink_bytes_per_s" not in first
+    # Links are up, and the driver does not say how fast.
+    assert "nvlink_bytes_per_s" not in fourth
+    assert reading.missing["nvlink_bytes_per_s: not supported"] == 1
 
 
 def test_every_field_in_its_unit(scenario, ask):

@@ -8,9 +8,10 @@ from tests.tables import trace_of
 
 from meshscope.analyze.account.links.ceiling import group_bandwidths
 from meshscope.analyze.output.json.bandwidth import group_rows, pair_matrix
+from meshscope.analyze.tables.machines import Card, Machine
 
 
-def rows(speeds=(1e9, 1e9)):
+def rows(speeds=(1e9, 1e9), machines=()):
     """Return the bandwidths of one group over two hosts and one inside a host."""
     trace = trace_of(
         group=[
@@ -23,7 +24,7 @@ def rows(speeds=(1e9, 1e9)):
             for port in ("p0", "p1")
         ],
     )
-    trace = replace(trace, clocks={0: "a", 1: "a", 2: "b"})
+    trace = replace(trace, clocks={0: "a", 1: "a", 2: "b"}, machines=machines)
     table = pd.DataFrame(
         {
             "group_id": ["across"] * 3 + ["inside"] * 3,
@@ -44,6 +45,21 @@ def test_a_group_across_hosts_has_the_ports_as_ceiling():
     assert found["across"]["of_like_frac"] == pytest.approx(0.25)
     assert (found["inside"]["ceiling_bytes_per_s"], found["inside"]["count"]) == (None, 2)
     assert found["inside"]["size_from_bytes"] == 2 << 20
+
+
+def test_a_stated_card_is_the_ceiling():
+    """Fails when the speed in a topology file is no ceiling, or ports that are not the job's are added to it."""
+    machines = tuple(
+        Machine(
+            name=f"node{at}",
+            ranks=ranks,
+            cards=(Card(name="fast", socket=None, bytes_per_s=speed, ranks=()),),
+        )
+        for at, (ranks, speed) in enumerate([((0, 1), 4e9), ((2,), 5e9)])
+    )
+    assert rows((None, None), machines)["across"]["ceiling_bytes_per_s"] == 4e9
+    assert rows((1e9, 1e9), machines)["across"]["ceiling_bytes_per_s"] == 4e9
+    assert rows((1e9, 1e9), machines[:1])["across"]["ceiling_bytes_per_s"] == 2e9
 
 
 def test_no_share_of_a_ceiling_that_is_exceeded_or_unknown():

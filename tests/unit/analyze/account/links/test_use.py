@@ -19,6 +19,7 @@ from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.output.json.links import links_to_json
 from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.output.text.links import link_blocks
+from meshscope.analyze.tables.machines import Card, Machine
 from meshscope.probe.schema.layout import ParallelLayout
 
 MS = 1_000_000
@@ -171,7 +172,7 @@ def test_traffic_of_others():
     assert findings(capture(rates={"a": 0.5, "b": 0.5})) == []
     (found,) = findings(capture(rates={"a": 0.5, "b": 0.5}, a=0.2))
     assert (found.cause, found.where["host"]) == ("other_traffic", "a")
-    assert "GB/s that no recorded operation explains" in found.claim
+    assert "190 MB/s that no recorded operation explains, 19 % of its ports" in found.claim
     (one, _) = used(capture(rates={"a": 0.5, "b": 0.5}, a=0.2)).traffic
     assert one.counted_bytes_per_s == pytest.approx(0.35e9, rel=0.02)
     assert one.recorded_bytes_per_s == pytest.approx(0.15e9, rel=0.06)
@@ -201,3 +202,86 @@ def test_a_speed_that_cannot_be_true():
     found = used(capture(rates={"a": 5.0, "b": 5.0}))
     assert {one.speed_bytes_per_s for one in found.ports if one.direction == "tx"} == {None}
     assert port(found, "a").used(1e9) is None
+
+
+def stated(trace, gbit_per_s=16, name="p", machines=("node1", "node2")):
+    """Return a capture whose topology file states the speed of the card of each host."""
+    card = Card(name=name, socket=None, bytes_per_s=gbit_per_s * 1e9 / 8, ranks=())
+    found = [
+        Machine(name=own, ranks=ranks, cards=(card,))
+        for own, ranks in zip(machines, ((0, 1), (2, 3)), strict=True)
+    ]
+    return replace(trace, machines=tuple(found), _frames={})
+
+
+def without_speed(trace):
+    """Return a capture whose ports did not say their speed."""
+    samples = trace.frame("link_sample")[["host", "port", "time_ns", "tx_bytes", "rx_bytes"]]
+    rows = [{**row, "speed_bytes_per_s": None} for row in samples.to_dict("records")]
+    table = trace_of(link_sample=rows).tables["link_sample"]
+    return trace.with_tables({"link_sample": table})
+
+
+def test_stated_speeds_are_peaks():
+    """Fails when the share of a port ignores the speed in the topology file, which the port itself does not say."""
+    trace = without_speed(capture())
+    assert port(used(trace), "a").speed_bytes_per_s is None
+    assert port(used(stated(trace)), "a").speed_bytes_per_s == 2e9
+    # What is stated goes before what the counters say.
+    assert port(used(stated(capture())), "a").used(1e9) == 0.5
+    assert port(used(stated(trace, name="other")), "a").speed_bytes_per_s is None
+    samples = [
+        {**row, "port": "p/1", "speed_bytes_per_s": None}
+        for row in trace.frame("link_sample").to_dict("records")
+    ]
+    renamed = trace.with_tables(
+        {"link_sample": trace_of(link_sample=samples).tables["link_sample"]}
+    )
+    assert port(used(stated(renamed, name="p")), "a").speed_bytes_per_s == 2e9
+
+
+def test_traffic_of_others_through_ports_of_unknown_speed():
+    """Fails when another job on the same port is not said, because the port does not say its speed."""
+    (found,) = findings(without_speed(capture(rates={"a": 0.5, "b": 0.5}, a=0.25)))
+    assert (found.cause, found.where["host"]) == ("other_traffic", "a")
+    assert "of its ports" not in found.claim
+    # Less than the job's own is not far above it.
+    assert findings(without_speed(capture(rates={"a": 0.5, "b": 0.5}, a=0.1))) == []
+
+
+def test_counters_that_go_back_lose_one_interval():
+    """Fails when a counter that wraps or starts again makes a rate that is negative or above all others."""
+    trace = capture()
+    samples = trace.frame("link_sample")
+    for back in (
+        samples["tx_bytes"] % (1 << 32),
+        samples["tx_bytes"].mask(samples.index % 40 == 7, 0),
+    ):
+        rows = samples.assign(tx_bytes=back).to_dict("records")
+        table = trace_of(link_sample=rows).tables["link_sample"]
+        found = port(used(trace.with_tables({"link_sample": table})), "a")
+        whole = port(used(trace), "a")
+        assert found.intervals < whole.intervals
+        assert found.rates[Phase.GRADIENT_SUM] == pytest.approx(0.97e9, rel=0.01)
+
+
+def test_links_of_devices_have_their_peaks():
+    """Fails when NVLink and PCIe are shown without the share of what they carry."""
+    trace = capture()
+    rows = trace.frame("link_sample").to_dict("records")
+    samples = [
+        {"host": row["host"], "uuid": f"GPU-{row['host']}", "time_ns": row["time_ns"]}
+        | {"nvlink_tx_bytes": row["tx_bytes"], "pcie_tx_bytes": row["tx_bytes"]}
+        for row in rows
+    ]
+    speeds = {"pcie_bytes_per_s": 2e9, "nvlink_bytes_per_s": 10e9}
+    tables = trace_of(
+        device_sample=samples,
+        device=[{"uuid": "GPU-a", "host": "a", **speeds}, {"uuid": "GPU-b", "host": "b"}],
+    ).tables
+    found = used(trace.with_tables({name: tables[name] for name in ("device_sample", "device")}))
+    speed = {(one.host, one.kind): one.speed_bytes_per_s for one in found.ports}
+    assert (speed["a", "pcie"], speed["a", "nvlink"]) == (2e9, 10e9)
+    assert {speed["b", kind] for kind in ("pcie", "nvlink")} == {None}
+    of = next(one for one in found.ports if (one.host, one.kind) == ("a", "nvlink"))
+    assert of.used(of.rates[Phase.GRADIENT_SUM]) == pytest.approx(0.097, rel=0.01)

@@ -7,7 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshscope.analyze.explain.placement.launch import megatron_flag, megatron_order
+from meshscope.analyze.explain.placement.launch import (
+    Refusal,
+    expert_groups,
+    megatron_flag,
+    megatron_order,
+)
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.output.json import topology_to_json
 from meshscope.analyze.output.render import to_markdown, to_plain
@@ -81,27 +86,31 @@ def test_unknown_hosts_are_said():
 )
 def test_the_option_of_megatron_lm_gives_the_order(layout, order, flag):
     """Fails when somebody pastes an option that leaves the ranks in another order, or stops the job at its start."""
-    assert megatron_flag(ParallelLayout(**layout), order) == flag
+    assert megatron_flag(ParallelLayout(**layout), order, None) == flag
 
 
-def pipelines(sizes, order):
-    """Return the pipelines of a mesh whose axes are ordered so, fastest first."""
+def groups(sizes, order, axis):
+    """Return the groups along an axis of a mesh whose axes are ordered so, fastest first."""
     names = order.split("-")[::-1]
     ranks = np.arange(math.prod(sizes.values())).reshape([sizes[name] for name in names])
-    found = np.moveaxis(ranks, names.index("pp"), -1).reshape(-1, sizes["pp"])
-    return {tuple(one) for one in found.tolist()}
+    found = np.moveaxis(ranks, names.index(axis), -1).reshape(-1, sizes[axis])
+    return {frozenset(one) for one in found.tolist()}
 
 
-def is_taken(layout, order):
-    """Return whether Megatron-core takes an order with ep, fastest first: both meshes have to fit together."""
-    experts = layout.dp * layout.cp // layout.ep
+def is_taken(layout, order, experts):
+    """Return whether Megatron-core takes an order with ep, fastest first, and shares experts among these groups."""
+    replicas = layout.dp * layout.cp // layout.ep
     rest = {"tp": layout.tp, "cp": layout.cp, "ep": 1, "dp": layout.dp, "pp": layout.pp}
-    expert = {"tp": layout.tp, "cp": 1, "ep": layout.ep, "dp": experts, "pp": layout.pp}
-    if not order.endswith("pp") and layout.pp > 1 and experts != layout.dp:
+    expert = {"tp": layout.tp, "cp": 1, "ep": layout.ep, "dp": replicas, "pp": layout.pp}
+    if not order.endswith("pp") and layout.pp > 1 and replicas != layout.dp:
         return False
-    return pipelines(rest, order) == pipelines(expert, order)
+    if groups(rest, order, "pp") != groups(expert, order, "pp"):
+        return False
+    is_there = groups(expert, order, "ep") == experts
+    return layout.ep == 1 or (is_there and groups(rest, order, "tp") == groups(expert, order, "tp"))
 
 
+@pytest.mark.parametrize("fast", ["cp", "dp"])
 @pytest.mark.parametrize(
     "layout",
     [
@@ -110,20 +119,67 @@ def is_taken(layout, order):
         ParallelLayout(tp=2, pp=2, dp=2, cp=2),
         ParallelLayout(tp=2, pp=2, dp=2, cp=2, ep=2),
         ParallelLayout(tp=2, pp=2, dp=4, cp=2, ep=4),
+        ParallelLayout(tp=2, pp=2, dp=2, cp=4, ep=2),
         ParallelLayout(tp=2, dp=4, cp=2, ep=4),
+        ParallelLayout(tp=2, dp=4, cp=2, ep=8),
     ],
 )
-def test_megatron_core_takes_the_order_that_it_is_told(layout):
-    """Fails when the pasted order stops a job with experts at its start, or one that would be taken is withheld."""
+def test_megatron_core_does_with_the_order_what_is_priced(layout, fast):
+    """Fails when the pasted order stops a job with experts or shares them among other ranks, or a good one is withheld."""
+    names = ("pp", "tp", "dp", "cp") if fast == "cp" else ("pp", "tp", "cp", "dp")
+    sizes = {name: getattr(layout, name) for name in names}
+    at = np.indices(sizes.values()).reshape(4, -1)
+    places = [
+        layout.rank(**dict(zip(names, map(int, own), strict=True)))
+        for own in at.T.reshape(-1, len(names))
+    ]
+    experts = np.array(places).reshape(-1, layout.ep)
     for axes in itertools.permutations(("pp", "dp", "cp", "tp")):
-        found = megatron_order(layout, "-".join(axes))
+        other = replace(layout, order="-".join(axes))
+        priced = {
+            frozenset(other.rank(**layout.coordinates(place)) for place in own)
+            for own in experts.tolist()
+        }
+        found = megatron_order(layout, other.order, experts)
         tried = [list(axes[::-1]) for _ in range(5)]
-        for place, names in enumerate(tried):
-            names.insert(place, "ep")
-        assert (found is not None) == any(is_taken(layout, "-".join(one)) for one in tried)
-        if found is not None:
-            assert is_taken(layout, found)
+        for place, own in enumerate(tried):
+            own.insert(place, "ep")
+        is_any = any(is_taken(layout, "-".join(own), priced) for own in tried)
+        assert isinstance(found, Refusal) != is_any
+        if is_any:
+            assert is_taken(layout, found, priced)
             assert [name for name in found.split("-") if name != "ep"] == [*axes[::-1]]
+
+
+def test_an_order_that_would_share_experts_elsewhere_is_withheld():
+    """Fails when the price is of one place of the experts, and the pasted order makes another."""
+    layout = ParallelLayout(tp=2, dp=2, cp=2, ep=2)
+    experts = np.array([[0, 2], [4, 6], [1, 3], [5, 7]])
+    assert megatron_order(layout, "pp-dp-cp-tp", experts) == "tp-cp-ep-dp-pp"
+    assert megatron_flag(layout, "pp-dp-cp-tp", experts) == ""
+    # As many experts as parts of the sequence may vary slower than replicas.
+    assert megatron_order(layout, "pp-cp-dp-tp", experts) == "tp-dp-ep-cp-pp"
+    assert megatron_order(layout, "pp-cp-tp-dp", experts) == "dp-tp-ep-cp-pp"
+    # Half of the replicas with all parts of the sequence are no neighbours there.
+    wide = ParallelLayout(dp=4, cp=2, ep=4)
+    assert megatron_order(wide, "pp-cp-dp-tp", np.arange(8).reshape(2, 4)) is Refusal.EXPERTS
+    assert expert_groups(layout, "pp-cp-dp-tp", experts) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    # Groups along the replicas are not those of the default.
+    along = np.array([[0, 4], [2, 6], [1, 5], [3, 7]])
+    assert megatron_order(layout, "pp-dp-cp-tp", along) != "tp-cp-ep-dp-pp"
+    assert megatron_flag(layout, "pp-dp-cp-tp", along) is None
+
+
+def test_experts_that_are_shared_along_tensor_groups():
+    """Fails when experts without tensor parallelism are taken to have it, and a good order is refused, or the run ends."""
+    layout = ParallelLayout(tp=2, pp=4, dp=2, ep=4)
+    experts = np.arange(16).reshape(4, 4)
+    assert megatron_order(layout, "pp-dp-cp-tp", experts) == "tp-cp-ep-dp-pp"
+    assert megatron_flag(layout, "pp-dp-cp-tp", experts) == ""
+    assert megatron_order(layout, "dp-pp-cp-tp", experts) is Refusal.STAGES
+    # Experts in groups that do not divide the job have no known place.
+    odd = ParallelLayout(tp=3, dp=2, ep=4)
+    assert isinstance(megatron_order(odd, "pp-dp-cp-tp", None), Refusal)
 
 
 def test_an_order_that_megatron_core_refuses_is_said_to_be():
@@ -136,13 +192,19 @@ def test_an_order_that_megatron_core_refuses_is_said_to_be():
                 **result,
                 "placement": {
                     **result["placement"],
-                    "better_order": {**better, "megatron_order": None},
+                    "better_order": {
+                        **better,
+                        "megatron_order": None,
+                        "megatron_refusal": "stages",
+                        "expert_groups": [[0, 2], [1, 3]],
+                    },
                 },
             }
         )
     )
     assert "order=" not in text
     assert "Megatron-core refuses this order" in text
+    assert "with these groups of experts: 0,2 1,3" in text
 
 
 def test_a_large_job_is_told_where_its_rank_file_is():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from meshscope.analyze.explain.placement.crossing import Pattern
@@ -21,6 +22,12 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 HOSTS = ["a"] * 4 + ["b"] * 4
+
+
+def neighbours(layout):
+    """Return the groups of experts of a mesh, parts of the sequence varying faster than replicas."""
+    data = np.arange(layout.world_size).reshape(layout.pp, -1, layout.tp)
+    return data.swapaxes(1, 2).reshape(-1, layout.ep)
 
 
 def one(axis, sent, wire, pattern=Pattern.RING):
@@ -45,7 +52,7 @@ def one(axis, sent, wire, pattern=Pattern.RING):
 )
 def test_codes(layout, hosts, codes):
     """Fails when a good mesh is blamed or a bad one is not."""
-    assert [code.value for code, _ in crossing_codes(layout, hosts)] == codes
+    assert [code.value for code, _ in crossing_codes(layout, hosts, neighbours(layout))] == codes
 
 
 def test_price_of_tensor_groups_across_hosts():
@@ -58,6 +65,18 @@ def test_price_of_tensor_groups_across_hosts():
     assert gain == pytest.approx((4000 - 100) + (10 - 200))
     assert order is not None
     assert order.index("tp") > order.index("dp")
+
+
+def test_to_cross_hosts_makes_nothing_faster():
+    """Fails when small messages inside a host are sent across it, because large ones run faster there."""
+    layout = ParallelLayout(tp=2, dp=4)
+    # Inside 1000 bytes in 4000 ns; across a host two groups send 2 x 100000 in 20000.
+    traffic = [one(Axis.TP, 1000, 4000), one(Axis.DP, 100_000, 20_000)]
+    gains = estimated_gains(layout, host_numbers(HOSTS), traffic)
+    assert max(gain for gain, _ in gains.values()) == pytest.approx(0.0)
+    for _, ratios in gains.values():
+        assert ratios[Axis.TP, Pattern.RING] == 1.0
+        assert ratios[Axis.DP, Pattern.RING] <= 1.0
 
 
 def test_no_price_without_a_rate():
@@ -73,7 +92,7 @@ def test_host_list_puts_the_groups_on_hosts():
     layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
     by_rank = host_list(layout, HOSTS, "pp-dp-cp-tp")
     assert sorted(by_rank) == HOSTS
-    assert crossing_codes(layout, by_rank) == []
+    assert crossing_codes(layout, by_rank, None) == []
     assert rank_file(by_rank)[:3] == ["rank 0=a slot=0", "rank 1=a slot=1", "rank 2=b slot=0"]
 
 
@@ -107,9 +126,9 @@ def test_the_remedy_names_no_order_that_megatron_core_refuses():
         own_gain_ns=None,
         order="dp-pp-cp-tp",
     )
-    mesh = ParallelLayout(tp=2, pp=2, dp=2)
-    assert _remedy(found, mesh).values["megatron_order"] == "tp-cp-ep-pp-dp"
-    refused = _remedy(found, replace(mesh, ep=2))
+    trace = generate(SyntheticJob(layout=ParallelLayout(tp=2, pp=2, dp=2), steps=2))[0]
+    assert _remedy(found, trace).values["megatron_order"] == "tp-cp-ep-pp-dp"
+    refused = _remedy(found, replace(trace, layout=replace(trace.layout, ep=2)))
     assert refused.code == "placement.reorder_by_hosts"
     assert "megatron" not in str(refused).lower()
 
