@@ -10,6 +10,7 @@ from dash import Dash, dcc, html
 from flask import Flask, Response, request
 
 from . import api, callbacks
+from .background import Background
 from .kept_analysis import KeptAnalyses
 from .proxy import Below
 from .security import Access, guard
@@ -42,6 +43,7 @@ def create_app(
     access: Access | None = None,
     are_gone: Callable[[Path], bool] | None = None,
     analyses: KeptAnalyses | None = None,
+    background: Background | None = None,
 ) -> Dash:
     """Return the dashboard of one folder of runs.
 
@@ -50,11 +52,12 @@ def create_app(
         access: Who may ask; by default, callers on this machine.
         are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
         analyses: Where analyses are kept on disk; by default none is.
+        background: Where what pages will ask for next is made; by default it waits for them.
 
     Raises:
         ConfigError: ``runs_dir`` is no folder.
     """
-    store = RunStore(runs_dir, are_gone=are_gone, analyses=analyses)
+    store = RunStore(runs_dir, are_gone=are_gone, analyses=analyses, background=background)
     access = access or Access()
     app = Dash(
         __name__,

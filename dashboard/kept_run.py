@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def kept_run(
     if analyses is None or before is None:
         return run
     if may_keep(path, is_recent=is_recent, is_gone=times.is_gone):
-        analyses.keep(path, Kept(run.diagnosis, run.no_path_because), line_of(run), before)
+        kept = Kept(run.diagnosis, run.no_path_because)
+        run = replace(run, pages=analyses.keep(path, kept, line_of(run), before))
     return run
 
 

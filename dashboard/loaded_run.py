@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +13,9 @@ import numpy as np
 from meshscope.analyze import Diagnosis, Trace, load_trace
 from meshscope.analyze.explain.balance import balance
 from meshscope.analyze.explain.run_account import Account
-from meshscope.analyze.findings.comparison import Side, side_of_account
 from meshscope.analyze.findings.diagnosis import account_or_end, diagnosis_of
 from meshscope.analyze.findings.location import ranks_named
-from meshscope.analyze.output.json import collectives_to_json, kernels_to_json, memory_to_json
+from meshscope.analyze.output.json import communication_to_json, kernels_to_json, memory_to_json
 from meshscope.analyze.output.json.balance import balance_to_json
 from meshscope.analyze.output.timeline.at_instant import StepTransfers, step_transfers
 from meshscope.analyze.output.timeline.slices import (
@@ -33,11 +33,14 @@ from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 from meshscope.probe.schema.message import message
 
 from .clock import unix_ns
+from .compared import ComparedRun, compared_run
 from .drawn_steps import MOST_ROWS, DrawnSteps, keep_few
 from .kept_analysis import Kept
+from .kept_pages import KeptPages
 from .mesh import rank_step_matrix
 from .object_memory import release_unused
 from .paths import LastAccount, StepPath, step_path
+from .plain_json import plain_json
 from .replays import Replays
 
 STANDSTILL = ENDS
@@ -45,6 +48,10 @@ STANDSTILL = ENDS
 
 RECENT_NS = 300 * 10**9
 """A run that was written to so recently may still be recorded: pages say when it was read."""
+_MANY_RECORDS = 100_000
+"""Records from which a comparison takes longer than a page may."""
+_MOST_KERNELS = 200
+"""Kernels and operators of each list, which the browser searches and pages."""
 
 
 class Times(NamedTuple):
@@ -81,6 +88,8 @@ class LoadedRun:
     """Why no step has a critical path; empty if the analysed ones have one."""
     is_kept: bool = False
     """Whether its analysis was read from disk."""
+    pages: KeptPages | None = field(default=None, repr=False, compare=False)
+    """What its pages say, kept beside its analysis; None where nothing is kept."""
     stood_still_in: int | None = None
     """Step in which the job came to a standstill; None where it did not, or nothing tells."""
     _rows: dict[tuple[int, tuple[int, int] | None], tuple[StepSlices, StepSlices]] = field(
@@ -93,6 +102,7 @@ class LoadedRun:
     _paths: dict[int, StepPath] = field(default_factory=dict, repr=False, compare=False)
     _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _telling: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def step(self, step: int) -> StepSlices:
         """Return the drawable content of a step on all ranks."""
@@ -168,25 +178,34 @@ class LoadedRun:
 
     def kernels(self) -> dict[str, Any]:
         """Return what its devices did, as ``meshscope kernels`` has it; computed once."""
-        with self._finding:
-            if "kernels" not in self._kept:
-                self._kept["kernels"] = kernels_to_json(self.trace)
-            return self._kept["kernels"]  # type: ignore[no-any-return]
+        return self._told("kernels", lambda: kernels_to_json(self.trace, _MOST_KERNELS))
 
-    def collectives(self) -> dict[str, Any]:
-        """Return its communication, as ``meshscope collectives`` has it; computed once."""
-        with self._finding:
-            if "collectives" not in self._kept:
-                account = None if self.diagnosis.ledger.empty else self.accounts.of(self.trace)
-                self._kept["collectives"] = collectives_to_json(self.trace, account)
-            return self._kept["collectives"]  # type: ignore[no-any-return]
+    def communication(self) -> dict[str, Any]:
+        """Return its communication, as ``meshscope collectives`` has it but for the list; computed once."""
+
+        def compute() -> dict[str, Any]:
+            account = None if self.diagnosis.ledger.empty else self.accounts.of(self.trace)
+            return communication_to_json(self.trace, account)
+
+        return self._told("communication", compute)
 
     def memory(self) -> dict[str, Any]:
         """Return what its stages held and should hold; computed once."""
-        with self._finding:
-            if "memory" not in self._kept:
-                self._kept["memory"] = memory_to_json(self.trace)
-            return self._kept["memory"]  # type: ignore[no-any-return]
+        return self._told("memory", lambda: memory_to_json(self.trace))
+
+    def _told(self, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what a page says, in JSON types: as it was found before, on disk, or computed now."""
+        with self._telling:
+            found = self._kept.get(name)
+            if found is None and self.pages is not None:
+                found = self.pages.read(name)
+            if found is None:
+                found = plain_json(compute())
+                release_unused()
+                if self.pages is not None:
+                    self.pages.keep(name, found)
+            self._kept[name] = found
+            return found  # type: ignore[no-any-return]
 
     def balance(self) -> dict[str, Any]:
         """Return the best layer splits, as ``meshscope balance`` has them; computed once.
@@ -207,7 +226,7 @@ class LoadedRun:
                 self._kept["balance"] = balance_to_json(found)
             return self._kept["balance"]  # type: ignore[no-any-return]
 
-    def side(self) -> Side:
+    def side(self) -> ComparedRun:
         """Return what of it is compared with another run; computed once.
 
         Raises:
@@ -217,8 +236,15 @@ class LoadedRun:
             raise TraceFormatError(message("refused.no_step_to_compare"), where=self.run_id)
         with self._finding:
             if "side" not in self._kept:
-                self._kept["side"] = side_of_account(self.accounts.of(self.trace))
+                account = self.accounts.of(self.trace)
+                self._kept["side"] = compared_run(account, self.run_id, self.diagnosis)
             return self._kept["side"]  # type: ignore[no-any-return]
+
+
+def is_slow_to_compare(run: LoadedRun) -> bool:
+    """Return whether a comparison has to measure a run first, which takes longer than a page may."""
+    records = sum(map(run.trace.row_count, ("span", "collective", "p2p")))
+    return records > _MANY_RECORDS and "side" not in run._kept
 
 
 def is_running(run: LoadedRun) -> bool:
@@ -271,6 +297,7 @@ def analysed_run(
         replays=Replays(trace, accounts),
         no_path_because=reason,
         is_kept=kept is not None,
+        pages=None if kept is None else kept.pages,
     )
 
 

@@ -13,6 +13,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.message import message
 
 from .app import create_app
+from .background import Background
 from .kept_analysis import KeptAnalyses
 from .object_memory import waste_little
 from .proxy import PublicUrl, public_url
@@ -56,7 +57,13 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
     waste_little()
     behind = None if public is None else public_url(public)
     access = access_for(host, token, behind)
-    app = create_app(runs_dir, access=access, are_gone=are_gone, analyses=KeptAnalyses())
+    app = create_app(
+        runs_dir,
+        access=access,
+        are_gone=are_gone,
+        analyses=KeptAnalyses(),
+        background=Background(),
+    )
     listening = _listen(host, port)
     server = create_server(app.server, sockets=[listening], threads=_THREADS, ident="meshscope")
     port = listening.getsockname()[1]

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 from meshscope.probe.schema.message import message
 
+from .background import Background
 from .clock import monotonic_s, unix_ns
 from .kept_analysis import KeptAnalyses
 from .kept_run import kept_run, line_of
@@ -42,6 +43,8 @@ _NO_RUN_ID = (
     "has a name that cannot stand in an address. Rename it: up to 128 letters, digits, dots, dashes "
     "and underscores, beginning with a letter or digit"
 )
+_FIRST_S = 1.0
+"""For so long the page that asked for an analysis goes first."""
 _PART_OF_SUMMARIES = 4
 """One in so many bytes of the budget may hold what summaries say; it is read again in 30 ms."""
 _LOG = logging.getLogger(__name__)
@@ -93,6 +96,7 @@ class RunStore:
         patience: float = DEFAULT_PATIENCE,
         are_gone: Callable[[Path], bool] | None = None,
         analyses: KeptAnalyses | None = None,
+        background: Background | None = None,
     ) -> None:
         """Open the folder.
 
@@ -102,6 +106,7 @@ class RunStore:
             patience: With 0 each view of a job that is being recorded analyses all of it again.
             are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
             analyses: Where analyses are kept on disk; by default none is.
+            background: Where what pages will ask for next is made; by default it waits for them.
 
         Raises:
             ConfigError: The path is no folder.
@@ -117,6 +122,7 @@ class RunStore:
         self._patience = patience
         self._are_gone = are_gone or _nobody_knows
         self._analyses = analyses
+        self.background = background
         self._lock = threading.Lock()
         self._listing = threading.Lock()
         self._loading: dict[str, threading.Lock] = {}
@@ -355,6 +361,9 @@ class RunStore:
             )
         else:
             self._keep(run, key, monotonic_s() - begun)
+            if self.background is not None and run.pages is not None and not run.is_kept:
+                # While its account is at hand.
+                self.background.later((run_id, "communication"), run.communication, _FIRST_S)
             return run
         with self._lock:
             self._entries[run_id] = _Known(
