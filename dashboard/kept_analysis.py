@@ -76,7 +76,7 @@ class KeptAnalyses:
 
     def __init__(self, elsewhere: Path | None = None) -> None:
         """Keep what cannot lie in its run in a folder, by default one of the user's caches."""
-        self._elsewhere = elsewhere or cache_folder().with_name("analyses")
+        self.elsewhere = elsewhere or cache_folder().with_name("analyses")
 
     def line(self, path: Path, modified_ns: int) -> RunEntry | None:
         """Return what the run list says of a run, None if nothing is kept; only names, sizes and times are read.
@@ -137,21 +137,21 @@ class KeptAnalyses:
             "no_path_because": kept.no_path_because,
             "line": asdict(line),
         }
-        private = [one for one in places if one.parent == self._elsewhere or _is_private(path)]
+        private = [one for one in places if one.parent == self.elsewhere or _is_private(path)]
         written = (self._kept_in(folder, kept.diagnosis, facts) for folder in private)
         return next(filter(None, written), None)
 
     def _places(self, path: Path) -> list[Path]:
         name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
         in_run = [path / ANALYSIS] if is_run_directory(path) else []
-        return [*in_run, self._elsewhere / name]
+        return [*in_run, self.elsewhere / name]
 
     def _kept_in(
         self, folder: Path, diagnosis: Diagnosis, facts: dict[str, Any]
     ) -> KeptPages | None:
         try:
-            if folder.parent == self._elsewhere:
-                create_directory(self._elsewhere)
+            if folder.parent == self.elsewhere:
+                create_directory(self.elsewhere)
             with drafted(folder.parent, f"{ANALYSIS}.") as draft:
                 text = json.dumps(write_diagnosis(diagnosis, draft)).encode()
                 with open(create_file(draft / _DIAGNOSIS), "wb") as file:
@@ -163,7 +163,7 @@ class KeptAnalyses:
         except (NotKeptError, OSError, ValueError) as error:
             _LOG.warning("the analysis of %s is not kept in %s: %s", facts["name"], folder, error)
             return None
-        if folder.parent == self._elsewhere:
+        if folder.parent == self.elsewhere:
             self._drop_oldest()
         return _pages(folder, facts)
 
@@ -171,7 +171,7 @@ class KeptAnalyses:
         """Drop the oldest analyses beyond the most; another server may drop them meanwhile."""
         written_ns = {}
         with suppress(OSError):
-            for place in self._elsewhere.iterdir():
+            for place in self.elsewhere.iterdir():
                 if not place.name.startswith(DRAFT):
                     with suppress(OSError):
                         written_ns[place] = place.lstat().st_mtime_ns

@@ -37,11 +37,13 @@ from .compared import ComparedRun, compared_run
 from .drawn_steps import MOST_ROWS, DrawnSteps, keep_few
 from .kept_analysis import Kept
 from .kept_pages import KeptPages
+from .kept_path import path_from_json, path_to_json
 from .mesh import rank_step_matrix
 from .object_memory import release_unused
 from .paths import LastAccount, StepPath, step_path
 from .plain_json import plain_json
 from .replays import Replays
+from .run_entry import RunEntry, ready_entry
 
 STANDSTILL = ENDS
 """Findings about a job that did not go on."""
@@ -162,8 +164,8 @@ class LoadedRun:
     def path(self, step: int) -> StepPath:
         """Return the critical path of a step; the last few are kept.
 
-        Where another run was opened since, this one is measured again: an account is too large to keep
-        for every run.
+        Where it is not kept on disk, and another run was opened since, this one is measured again: an account
+        is too large to keep for every run.
 
         Raises:
             MeshscopeError: There is none, see ``path_unknown_because``.
@@ -172,9 +174,24 @@ class LoadedRun:
         with self._finding:
             found = self._paths.get(step)
             if found is None:
-                found = step_path(self.accounts.of(self.trace), outline)
+                found = self._kept_path(step)
+                if found is None:
+                    # As it is read again: of the same types.
+                    value = path_to_json(step_path(self.accounts.of(self.trace), outline))
+                    found = path_from_json(value)
+                    if self.pages is not None:
+                        self.pages.keep(f"path-{step}", value)
                 keep_few(self._paths, step, found)
         return found
+
+    def _kept_path(self, step: int) -> StepPath | None:
+        value = None if self.pages is None else self.pages.read(f"path-{step}")
+        if value is None:
+            return None
+        try:
+            return path_from_json(value)
+        except (LookupError, TypeError, ValueError, OverflowError):
+            return None
 
     def kernels(self) -> dict[str, Any]:
         """Return what its devices did, as ``meshscope kernels`` has it; computed once."""
@@ -314,6 +331,11 @@ def _measured(trace: Trace, accounts: LastAccount) -> tuple[Diagnosis, str]:
 def _standstill_step(trace: Trace, diagnosis: Diagnosis) -> int | None:
     found = [finding for finding in diagnosis.findings if finding.kind in STANDSTILL]
     return last_step(trace, found[0].where.get("ranks", ())) if found else None
+
+
+def line_of(run: LoadedRun) -> RunEntry:
+    """Return the line of the run list of a run."""
+    return ready_entry(run.run_id, run.diagnosis, layout_words(run.trace), run.times.written_ns)
 
 
 def layout_words(trace: Trace) -> str:

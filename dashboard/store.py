@@ -24,8 +24,8 @@ from meshscope.probe.schema.message import message
 from .background import Background
 from .clock import monotonic_s, unix_ns
 from .kept_analysis import KeptAnalyses
-from .kept_run import kept_run, line_of
-from .loaded_run import RECENT_NS, LoadedRun, Times, is_running
+from .kept_run import kept_run
+from .loaded_run import RECENT_NS, LoadedRun, Times, is_running, line_of
 from .object_memory import held_bytes, held_each, release_unused
 from .paths import LastAccount
 from .run_entry import RunEntry, unreadable_entry
@@ -348,6 +348,7 @@ class RunStore:
                 accounts=self._accounts,
                 analyses=self._analyses,
                 is_anew=is_anew,
+                size=key[1],
             )
         except MeshscopeError as error:
             failure = shown_from(error, self.root)
@@ -361,8 +362,8 @@ class RunStore:
             )
         else:
             self._keep(run, key, monotonic_s() - begun)
+            # While its account is at hand.
             if self.background is not None and run.pages is not None and not run.is_kept:
-                # While its account is at hand.
                 self.background.later((run_id, "communication"), run.communication, _FIRST_S)
             return run
         with self._lock:
@@ -396,5 +397,4 @@ class RunStore:
 
 
 def _nobody_knows(_run: Path) -> bool:
-    """Return that no process is known to be gone."""
     return False

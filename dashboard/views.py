@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -35,6 +34,7 @@ from .state import ViewState
 from .store import RunStore
 from .suspects import found_choices, knobs, steps_to_show, suspects
 from .trend import trend
+from .typical import typical_step
 from .window_sums import window_sums
 
 MAX_JSON_SLICES = 20_000
@@ -120,16 +120,6 @@ def shown_step(run: LoadedRun, state: ViewState) -> int:
     if run.stood_still_in is not None:
         return run.stood_still_in
     return typical_step(run.diagnosis, run.steps)
-
-
-def typical_step(diagnosis: Diagnosis, steps: Sequence[int]) -> int:
-    """Return which of some steps is typical: of those that are analysed the one of median length."""
-    ledger = diagnosis.ledger[diagnosis.ledger["step"].isin(steps)]
-    if ledger.empty:
-        return steps[len(steps) // 2]
-    length = ledger.groupby("step")["step_ns"].max().sort_index()
-    distance = (length - length.median()).abs().to_numpy()
-    return int(length.index.to_numpy()[distance.argmin()])
 
 
 def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:

@@ -93,3 +93,50 @@ def test_work_is_done_once_and_a_failure_ends_nothing():
     go.set()
     assert ended.wait(30)
     assert done == [1]
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    """Have every run analysed in a process of its own."""
+    monkeypatch.setattr("meshscope.dashboard.kept_run.LEAST_BYTES", 0)
+
+
+def test_a_large_run_is_analysed_in_a_process_of_its_own(folder, tmp_path, apart, monkeypatch):
+    """Fails when the memory of an analysis stays with the server, or its pages have to measure the run again."""
+    for name in ("account_or_end", "communication_to_json"):
+        monkeypatch.setattr(loaded_run, name, None)
+    monkeypatch.setattr("meshscope.dashboard.paths.measure", None)
+    run = opened(folder, tmp_path / "cache")
+    assert run.is_kept
+    assert str(run.diagnosis.findings[0].claim).startswith("Rank 3")
+    assert run.communication()["collective_count"] > 0
+    step = run.diagnosis.ledger["step"].iloc[0]
+    assert any(place.name.startswith("page-path-") for place in run.pages.folder.iterdir())
+    assert run.path_unknown_because(step) == ""
+
+
+def test_where_no_process_can_be_had_the_server_analyses(folder, tmp_path, apart, monkeypatch):
+    """Fails when a machine on which no process can be started shows no runs."""
+    monkeypatch.setattr("meshscope.dashboard.apart.sys.executable", str(tmp_path / "none"))
+    run = opened(folder, tmp_path / "cache")
+    assert not run.is_kept
+    assert run.diagnosis.findings
+    monkeypatch.setattr("meshscope.dashboard.apart.sys.executable", "/bin/false")
+    for place in (only(folder) / ANALYSIS).iterdir():
+        place.unlink()
+    assert not opened(folder, tmp_path / "cache").is_kept
+
+
+def test_a_path_is_kept_to_the_last_digit(folder, tmp_path, monkeypatch):
+    """Fails when the path that a finding leads to is measured again after each restart, or is another one."""
+    before = opened(folder, tmp_path / "cache").path(1)
+    monkeypatch.setattr("meshscope.dashboard.paths.measure", None)
+    after = opened(folder, tmp_path / "cache")
+    assert after.path(1).path.pieces.equals(before.path.pieces)
+    assert after.path(1).path.end_ns == before.path.end_ns
+    place = only(folder) / ANALYSIS / "page-path-1.json"
+    for damaged in ({"step": 1}, {"step": 1, "pieces": {"rank": [[1]]}}):
+        value = json.loads(place.read_text()) | {"value": damaged}
+        place.write_text(json.dumps(value))
+        monkeypatch.undo()
+        assert opened(folder, tmp_path / "cache").path(1).path.pieces.equals(before.path.pieces)
