@@ -71,6 +71,8 @@ def _prepare(run: LoadedRun) -> None:
         with suppress(MeshscopeError):
             run.path(step)
     run.communication()
+    run.kernels()
+    run.memory()
 
 
 def _steps(run: LoadedRun) -> list[int]:
