@@ -44,6 +44,7 @@ def create_app(
     are_gone: Callable[[Path], bool] | None = None,
     analyses: KeptAnalyses | None = None,
     background: Background | None = None,
+    arm: Callable[[Path], str] | None = None,
 ) -> Dash:
     """Return the dashboard of one folder of runs.
 
@@ -53,11 +54,13 @@ def create_app(
         are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
         analyses: Where analyses are kept on disk; by default none is.
         background: Where what pages will ask for next is made; by default it waits for them.
+        arm: Has the ranks of a run record some steps in depth, and returns what was agreed.
 
     Raises:
         ConfigError: ``runs_dir`` is no folder.
     """
     store = RunStore(runs_dir, are_gone=are_gone, analyses=analyses, background=background)
+    store.arm = arm
     access = access or Access()
     app = Dash(
         __name__,
@@ -71,8 +74,7 @@ def create_app(
         update_title=None,  # type: ignore[arg-type]
         # A tunnel to a cluster is slow, and the scripts shrink to a quarter.
         compress=True,
-        # Dash can be told by an environment variable to serve tools to language
-        # models; what a run contains is not for that.
+        # An environment variable can have Dash serve tools to language models: not of a run.
         enable_mcp=False,
     )
     # Flask-Compress 1.25 leaves the file open of what it compresses as a stream.

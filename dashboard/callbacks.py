@@ -53,7 +53,7 @@ from .views import shown_step, with_before
 
 _PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
     "overview": lambda _, run, state: overview.layout(run, state),
-    "live": lambda _, run, state: live_page.layout(run, state),
+    "live": lambda store, run, state: live_page.layout(run, state, can_arm=store.arm is not None),
     "findings": lambda _, run, state: findings.layout(run, state),
     "stragglers": lambda _, run, state: stragglers.layout(run, state),
     "hang": lambda _, run, state: hang.layout(run, state),

@@ -34,6 +34,7 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
     public: str | None = None,
     announce: Callable[[str], None] | None = None,
     are_gone: Callable[[Path], bool] | None = None,
+    arm: Callable[[Path], str] | None = None,
 ) -> None:
     """Serve the runs of a folder until interrupted.
 
@@ -47,6 +48,8 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
         announce: Called once with the address to open, as soon as it can be
             opened; by default it is written to standard error.
         are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
+        arm: Has the ranks of a run record some steps in depth, and returns what was agreed; by default
+            nobody can ask for that.
 
     Raises:
         ConfigError: ``runs_dir`` is no folder, the address cannot be
@@ -63,6 +66,7 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
         are_gone=are_gone,
         analyses=KeptAnalyses(),
         background=Background(),
+        arm=arm,
     )
     listening = _listen(host, port)
     server = create_server(app.server, sockets=[listening], threads=_THREADS, ident="meshscope")

@@ -123,6 +123,7 @@ class RunStore:
         self._are_gone = are_gone or _nobody_knows
         self._analyses = analyses
         self.background = background
+        self.arm: Callable[[Path], str] | None = None
         self._lock = threading.Lock()
         self._listing = threading.Lock()
         self._loading: dict[str, threading.Lock] = {}
@@ -302,9 +303,9 @@ class RunStore:
         """Return the state of the files of a run: the newest, or one that was found just now."""
         begun = monotonic_s()
         with self._lock:
-            key, until = self._looks.get(path.name, (None, 0.0))
-        if key is not None and begun < until:
-            return key
+            known, until = self._looks.get(path.name, (None, 0.0))
+        if known is not None and begun < until:
+            return known
         key = content_key(path)
         now = monotonic_s()
         with self._lock:
@@ -392,8 +393,7 @@ class RunStore:
     def held_bytes(self) -> int:
         """Return about how much memory the analysed runs take, with all that was drawn of them."""
         with self._lock:
-            loaded = list(self._loaded.values())
-        return held_bytes(loaded)
+            return held_bytes(list(self._loaded.values()))
 
 
 def _nobody_knows(_run: Path) -> bool:

@@ -150,11 +150,13 @@ def _gate(result: dict[str, Any]) -> Component:
 
 def _key_numbers(result: dict[str, Any]) -> Component:
     numbers = []
-    for name, words in (("before", "Before"), ("after", "After: this run")):
+    # Copies and runs of one name are told apart by what they are called in this folder.
+    sides = (("before", "Before", "before_id"), ("after", "After: this run", "run_id"))
+    for name, words, own in sides:
         run = result[name]
         mfu = "" if run["mfu"] is None else f", MFU {units.percent(run['mfu'])}"
         note = (
-            f"{run['run']}: {counted(run['ranks'], 'rank')}, {counted(run['steps'], 'step')}{mfu}"
+            f"{result[own]}: {counted(run['ranks'], 'rank')}, {counted(run['steps'], 'step')}{mfu}"
         )
         numbers.append((words, units.duration(run["step_time_ns"]), note))
     numbers.append(("Change of the step", signed(result["change_ns"]), _chance(result)))

@@ -172,6 +172,7 @@ def test_times_of_several_units_sort_by_length(page):
     card = page.locator(".ms-card", has=page.get_by_role("heading", name="Ranks", exact=True))
     head = card.locator("th", has_text="Waited a step")
     expect(head).to_have_attribute("tabindex", "0")
+    head.scroll_into_view_if_needed()
     before = page.locator("main").bounding_box()
     head.click()
     sizes = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
