@@ -61,7 +61,7 @@ def rank_step_heatmap(
             **colour_scale(matrix.values, matrix.middle),
         )
     )
-    figure.update_xaxes(title="step", type="category", nticks=24, showgrid=False)
+    figure.update_xaxes(title="step", type="category", nticks=12, showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", nticks=32, showgrid=False)
     if rank is not None and rank in matrix.ranks:
         at = matrix.ranks.index(rank) // blocks.rows_each
