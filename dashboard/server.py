@@ -9,18 +9,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from flask import Flask, Response
+
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.message import message
 
 from .app import create_app
 from .background import Background
 from .kept_analysis import KeptAnalyses
-from .object_memory import waste_little
+from .object_memory import release_unused, waste_little
 from .proxy import PublicUrl, public_url
 from .security import LOOPBACK_NAMES, Access, is_loopback
 
 _THREADS = 32
 """Requests at the same time: those for a run that is being analysed wait, the others must not."""
+_REST_S = 3.0
 _TOKEN_BYTES = 24
 _LAST_PORT = 65535
 
@@ -68,6 +71,7 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
         background=Background(),
         arm=arm,
     )
+    _give_back(app.server)
     listening = _listen(host, port)
     server = create_server(app.server, sockets=[listening], threads=_THREADS, ident="meshscope")
     port = listening.getsockname()[1]
@@ -76,6 +80,16 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
         server.run()
     finally:
         server.close()
+
+
+def _give_back(server: Flask) -> None:
+    """Give memory back to the system some seconds after answers: in pieces it adds up to another run."""
+    rest = Background()
+
+    @server.after_request
+    def later(response: Response) -> Response:
+        rest.later("unused", release_unused, _REST_S)
+        return response
 
 
 def access_for(host: str, token: str | None, behind: PublicUrl | None = None) -> Access:
