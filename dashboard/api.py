@@ -17,6 +17,7 @@ from .instant import instant, sentences
 from .live import live
 from .loaded_run import LoadedRun
 from .perfetto import window_trace
+from .plain_json import plain_json
 from .spreadsheet import to_csv
 from .state import ViewState, parse_query
 from .store import RunStore
@@ -158,9 +159,7 @@ def _state() -> ViewState:
 
 
 def _json(value: dict[str, Any]) -> Response:
-    return Response(
-        json.dumps(views.plain_json(value), allow_nan=False), mimetype="application/json"
-    )
+    return Response(json.dumps(plain_json(value), allow_nan=False), mimetype="application/json")
 
 
 def _error(status: int, message: str) -> Response:

@@ -10,6 +10,7 @@ from dash import Dash, dcc, html
 from flask import Flask, Response, request
 
 from . import api, callbacks
+from .background import Background
 from .kept_analysis import KeptAnalyses
 from .proxy import Below
 from .security import Access, guard
@@ -42,6 +43,8 @@ def create_app(
     access: Access | None = None,
     are_gone: Callable[[Path], bool] | None = None,
     analyses: KeptAnalyses | None = None,
+    background: Background | None = None,
+    arm: Callable[[Path], str] | None = None,
 ) -> Dash:
     """Return the dashboard of one folder of runs.
 
@@ -50,11 +53,14 @@ def create_app(
         access: Who may ask; by default, callers on this machine.
         are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
         analyses: Where analyses are kept on disk; by default none is.
+        background: Where what pages will ask for next is made; by default it waits for them.
+        arm: Has the ranks of a run record some steps in depth, and returns what was agreed.
 
     Raises:
         ConfigError: ``runs_dir`` is no folder.
     """
-    store = RunStore(runs_dir, are_gone=are_gone, analyses=analyses)
+    store = RunStore(runs_dir, are_gone=are_gone, analyses=analyses, background=background)
+    store.arm = arm
     access = access or Access()
     app = Dash(
         __name__,
@@ -68,8 +74,7 @@ def create_app(
         update_title=None,  # type: ignore[arg-type]
         # A tunnel to a cluster is slow, and the scripts shrink to a quarter.
         compress=True,
-        # Dash can be told by an environment variable to serve tools to language
-        # models; what a run contains is not for that.
+        # An environment variable can have Dash serve tools to language models: not of a run.
         enable_mcp=False,
     )
     # Flask-Compress 1.25 leaves the file open of what it compresses as a stream.

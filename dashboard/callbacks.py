@@ -49,14 +49,15 @@ from .pages import live as live_page
 from .shown_run import run_at, view_links
 from .state import METRICS, ViewState, parse_path, parse_query
 from .store import RunStore
+from .views import shown_step, with_before
 
 _PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
     "overview": lambda _, run, state: overview.layout(run, state),
-    "live": lambda _, run, state: live_page.layout(run, state),
+    "live": lambda store, run, state: live_page.layout(run, state, can_arm=store.arm is not None),
     "findings": lambda _, run, state: findings.layout(run, state),
     "stragglers": lambda _, run, state: stragglers.layout(run, state),
     "hang": lambda _, run, state: hang.layout(run, state),
-    "timeline": lambda _, run, state: timeline.layout(run, state),
+    "timeline": lambda store, run, state: _timeline(store, run, state),
     "mesh": lambda _, run, state: mesh.layout(run, state),
     "communication": lambda _, run, state: communication.layout(run, state),
     "links": lambda _, run, state: links.layout(run, state),
@@ -67,6 +68,17 @@ _PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
 }
 
 
+def _timeline(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
+    """Return the timeline; a click on it, or a narrow window, then needs the operations of its step."""
+    page, step = timeline.layout(run, state), shown_step(run, state)
+    if store.background is not None:
+        key = (run.run_id, run.version, "transfers", step)
+        store.background.later(key, lambda: run.transfers(step), _FIRST_S)
+    return page
+
+
+_FIRST_S = 0.7
+"""For so long a page is left to be drawn."""
 _WITH_CHARTS = ("overview", "summary", "live", "timeline", "mesh")
 """Pages that have a chart in any case."""
 
@@ -171,6 +183,7 @@ def _register_drawing(
     page: str,
     field: str,
     content: Callable[[LoadedRun, ViewState], list[Component]],
+    resolve: Callable[[LoadedRun, ViewState], ViewState] = lambda _, state: state,
 ) -> None:
     """Draw a page anew when its query changes, and set the one control that it has.
 
@@ -180,6 +193,7 @@ def _register_drawing(
         page: Name of the page, with which the ids of its parts begin.
         field: Of the view, which the control shows.
         content: What the page shows.
+        resolve: Fills in what the query leaves to the page.
     """
 
     @app.callback(
@@ -195,6 +209,7 @@ def _register_drawing(
     )
     def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
         run, state = run_at(store, path, f"{page}-content"), parse_query(query)
+        state = state if run is None else resolve(run, state)
         if run is None or state.is_asked_by(drawn):
             return (no_update,) * 5
         shown = content(run, state), getattr(state, field), state.query()
@@ -251,7 +266,22 @@ def _register_compare(app: Dash, store: RunStore) -> None:
     def content(run: LoadedRun, state: ViewState) -> list[Component]:
         return compare.content(store, run, state)
 
-    _register_drawing(app, store, "compare", "before", content)
+    def resolve(run: LoadedRun, state: ViewState) -> ViewState:
+        return with_before(store, run, state)
+
+    _register_drawing(app, store, "compare", "before", content, resolve)
+
+    # Two large runs are measured for it: that must not hold up the page.
+    @app.callback(
+        Output("compare-content", "children", allow_duplicate=True),
+        Input("compare-wait", "n_intervals"),
+        State("compare-url", "search"),
+        State("compare-url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def fill(_: int | None, query: str | None, path: str | None) -> Any:
+        run = run_at(store, path, "compare-content")
+        return no_update if run is None else compare.content(store, run, parse_query(query))
 
     @app.callback(
         Output("compare-url", "search"),

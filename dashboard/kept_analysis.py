@@ -39,6 +39,7 @@ from meshscope.probe.schema.manifest import create_directory, create_file, read_
 from meshscope.probe.schema.reading import open_file
 from meshscope.probe.schema.rundir import is_run_directory
 
+from .kept_pages import KeptPages
 from .run_entry import RunEntry
 from .run_files import ANALYSIS, SourceState, source_hash, source_state
 
@@ -66,6 +67,8 @@ class Kept(NamedTuple):
     diagnosis: Diagnosis
     no_path_because: str
     """Why no step has a critical path; empty if the analysed ones have one."""
+    pages: KeptPages | None = None
+    """What its pages say beside it; None of an analysis that is not kept."""
 
 
 class KeptAnalyses:
@@ -73,7 +76,7 @@ class KeptAnalyses:
 
     def __init__(self, elsewhere: Path | None = None) -> None:
         """Keep what cannot lie in its run in a folder, by default one of the user's caches."""
-        self._elsewhere = elsewhere or cache_folder().with_name("analyses")
+        self.elsewhere = elsewhere or cache_folder().with_name("analyses")
 
     def line(self, path: Path, modified_ns: int) -> RunEntry | None:
         """Return what the run list says of a run, None if nothing is kept; only names, sizes and times are read.
@@ -106,8 +109,8 @@ class KeptAnalyses:
                     return _read(folder, path)
         return None
 
-    def keep(self, path: Path, kept: Kept, line: RunEntry, before: SourceState) -> bool:
-        """Keep the analysis of a run that nobody writes; return whether it is kept.
+    def keep(self, path: Path, kept: Kept, line: RunEntry, before: SourceState) -> KeptPages | None:
+        """Keep the analysis of a run that nobody writes; return where its pages are, None if it is not kept.
 
         Args:
             path: The run.
@@ -117,15 +120,15 @@ class KeptAnalyses:
         """
         try:
             if source_state(path).stamp != before.stamp:
-                return False
+                return None
             content = source_hash(path)
             # The hash is of what was analysed only if nothing changed until now.
             if source_state(path).stamp != before.stamp:
-                return False
+                return None
             places = self._places(path)
         except (OSError, RuntimeError) as error:
             _LOG.warning("the analysis of %s is not kept: %s", path, error)
-            return False
+            return None
         facts = {
             "code": code_version(),
             "name": path.name,
@@ -134,38 +137,41 @@ class KeptAnalyses:
             "no_path_because": kept.no_path_because,
             "line": asdict(line),
         }
-        private = [one for one in places if one.parent == self._elsewhere or _is_private(path)]
-        return any(self._is_kept_in(folder, kept.diagnosis, facts) for folder in private)
+        private = [one for one in places if one.parent == self.elsewhere or _is_private(path)]
+        written = (self._kept_in(folder, kept.diagnosis, facts) for folder in private)
+        return next(filter(None, written), None)
 
     def _places(self, path: Path) -> list[Path]:
         name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
         in_run = [path / ANALYSIS] if is_run_directory(path) else []
-        return [*in_run, self._elsewhere / name]
+        return [*in_run, self.elsewhere / name]
 
-    def _is_kept_in(self, folder: Path, diagnosis: Diagnosis, facts: dict[str, Any]) -> bool:
+    def _kept_in(
+        self, folder: Path, diagnosis: Diagnosis, facts: dict[str, Any]
+    ) -> KeptPages | None:
         try:
-            if folder.parent == self._elsewhere:
-                create_directory(self._elsewhere)
+            if folder.parent == self.elsewhere:
+                create_directory(self.elsewhere)
             with drafted(folder.parent, f"{ANALYSIS}.") as draft:
                 text = json.dumps(write_diagnosis(diagnosis, draft)).encode()
                 with open(create_file(draft / _DIAGNOSIS), "wb") as file:
                     file.write(text)
-                digest = hashlib.sha256(text).hexdigest()
-                write_json(draft / _FACTS, {**facts, "diagnosis": digest})
+                facts = {**facts, "diagnosis": hashlib.sha256(text).hexdigest()}
+                write_json(draft / _FACTS, facts)
                 close_to_others(draft)
                 _put(draft, folder)
         except (NotKeptError, OSError, ValueError) as error:
             _LOG.warning("the analysis of %s is not kept in %s: %s", facts["name"], folder, error)
-            return False
-        if folder.parent == self._elsewhere:
+            return None
+        if folder.parent == self.elsewhere:
             self._drop_oldest()
-        return True
+        return _pages(folder, facts)
 
     def _drop_oldest(self) -> None:
         """Drop the oldest analyses beyond the most; another server may drop them meanwhile."""
         written_ns = {}
         with suppress(OSError):
-            for place in self._elsewhere.iterdir():
+            for place in self.elsewhere.iterdir():
                 if not place.name.startswith(DRAFT):
                     with suppress(OSError):
                         written_ns[place] = place.lstat().st_mtime_ns
@@ -242,10 +248,15 @@ def _read(folder: Path, path: Path) -> Kept:
         text = file.read()
     if hashlib.sha256(text).hexdigest() != facts["diagnosis"]:
         raise NotKeptError("it is of another writer, or damaged")
-    kept = Kept(read_diagnosis(json.loads(text), folder), str(facts["no_path_because"]))
+    diagnosis = read_diagnosis(json.loads(text), folder)
+    kept = Kept(diagnosis, str(facts["no_path_because"]), _pages(folder, facts))
     if not is_same:
         _stamp(folder, path, facts, state)
     return kept
+
+
+def _pages(folder: Path, facts: dict[str, Any]) -> KeptPages:
+    return KeptPages(folder, f"{facts['content']} {facts['diagnosis']}")
 
 
 def _stamp(folder: Path, path: Path, facts: dict[str, Any], before: SourceState) -> None:

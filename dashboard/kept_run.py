@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.rundir import is_run_directory
 
+from .apart import LEAST_BYTES, analyse_apart
 from .kept_analysis import Kept, KeptAnalyses, may_keep
-from .loaded_run import LoadedRun, Times, analysed_run, layout_words
+from .loaded_run import LoadedRun, Times, analysed_run, line_of
 from .paths import LastAccount
-from .run_entry import RunEntry, ready_entry
 from .run_files import SourceState, source_state
 
 _LOG = logging.getLogger(__name__)
 
 
-def kept_run(
+def kept_run(  # noqa: PLR0913 - all that a server knows of a run
     path: Path,
     *,
     version: int,
@@ -25,6 +27,7 @@ def kept_run(
     accounts: LastAccount,
     analyses: KeptAnalyses | None,
     is_anew: bool = False,
+    size: int = 0,
 ) -> LoadedRun:
     """Read a run with its analysis.
 
@@ -35,6 +38,7 @@ def kept_run(
         accounts: Where the account for its critical paths is kept.
         analyses: Where analyses are kept on disk, None for nowhere.
         is_anew: Whether the one on disk is not to be used.
+        size: Of its files, bytes.
 
     Raises:
         MeshscopeError: It cannot be read.
@@ -43,7 +47,11 @@ def kept_run(
     read = partial(
         analysed_run, path, run_id=path.name, version=version, times=times, accounts=accounts
     )
+    is_recent = times.as_of_ns is not None
+    can_keep = analyses is not None and may_keep(path, is_recent=is_recent, is_gone=times.is_gone)
     kept = None if is_anew or analyses is None else analyses.read(path)
+    if kept is None and not is_anew and can_keep and size >= LEAST_BYTES and analyses is not None:
+        kept = _kept_apart(path, analyses)
     if kept is not None:
         try:
             return read(kept=kept)
@@ -52,17 +60,21 @@ def kept_run(
         except Exception:  # noqa: BLE001 - whatever one from disk breaks, the run itself is there
             _LOG.exception("the kept analysis of %s cannot be used: it is made anew", path)
     run = read()
-    is_recent = times.as_of_ns is not None
-    if analyses is None or before is None:
-        return run
-    if may_keep(path, is_recent=is_recent, is_gone=times.is_gone):
-        analyses.keep(path, Kept(run.diagnosis, run.no_path_because), line_of(run), before)
+    if analyses is not None and before is not None and can_keep:
+        kept = Kept(run.diagnosis, run.no_path_because)
+        run = replace(run, pages=analyses.keep(path, kept, line_of(run), before))
     return run
 
 
-def line_of(run: LoadedRun) -> RunEntry:
-    """Return the line of the run list of a run."""
-    return ready_entry(run.run_id, run.diagnosis, layout_words(run.trace), run.times.written_ns)
+def _kept_apart(path: Path, analyses: KeptAnalyses) -> Kept | None:
+    """Return the analysis that a process of its own makes of a run; None where it fails."""
+    if not is_run_directory(path):
+        return None
+    process = analyse_apart(path, analyses.elsewhere)
+    kept = None if process is None else analyses.read(path)
+    if kept is None or kept.pages is None:
+        return kept
+    return kept._replace(pages=replace(kept.pages, maker=process))
 
 
 def _state(path: Path) -> SourceState | None:

@@ -10,6 +10,7 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from .addresses import inner
 from .live import live
+from .loaded_run import is_running
 from .pages import live as page
 from .pages import shell
 from .state import parse_path, parse_query
@@ -19,6 +20,7 @@ from .store import News, RunStore
 def register(app: Dash, store: RunStore) -> None:
     """Add the callback of the live page, and that of all others of a running job."""
     _register_news(app, store)
+    _register_arming(app, store)
 
     @app.callback(
         Output("live-content", "children"),
@@ -40,6 +42,36 @@ def register(app: Dash, store: RunStore) -> None:
             return shell.gone_notice(str(error)), True, no_update
         found = live(run)
         return page.content(run, parse_query(query), found), found["is_over"], shell.facts(run)
+
+
+def _register_arming(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("live-arm-confirm", "displayed"),
+        Input("live-arm", "n_clicks"),
+        prevent_initial_call=True,
+    )
+    def ask(clicks: object) -> Any:
+        return True if clicks else no_update
+
+    @app.callback(
+        Output("live-arm-said", "children"),
+        Input("live-arm-confirm", "submit_n_clicks"),
+        State("url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def arm(confirmed: object, path: str | None) -> Any:
+        place = parse_path(inner(path))
+        run_path = None if place is None else store.path_of(place[0])
+        if not confirmed or run_path is None or place is None or store.arm is None:
+            return no_update
+        try:
+            is_over = not is_running(store.latest(place[0]))
+        except MeshscopeError as error:
+            return shell.gone_notice(str(error))
+        if is_over:
+            return [shell.notice("Nothing is recorded: the job does not run any more.")]
+        said = store.arm(run_path)
+        return [shell.notice(said or "Nothing is recorded: no rank answers. Try meshscope arm.")]
 
 
 def _register_news(app: Dash, store: RunStore) -> None:

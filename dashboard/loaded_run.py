@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +13,9 @@ import numpy as np
 from meshscope.analyze import Diagnosis, Trace, load_trace
 from meshscope.analyze.explain.balance import balance
 from meshscope.analyze.explain.run_account import Account
-from meshscope.analyze.findings.comparison import Side, side_of_account
 from meshscope.analyze.findings.diagnosis import account_or_end, diagnosis_of
 from meshscope.analyze.findings.location import ranks_named
-from meshscope.analyze.output.json import collectives_to_json, kernels_to_json, memory_to_json
+from meshscope.analyze.output.json import communication_to_json, kernels_to_json, memory_to_json
 from meshscope.analyze.output.json.balance import balance_to_json
 from meshscope.analyze.output.json.placement import placement_to_json
 from meshscope.analyze.output.timeline.at_instant import StepTransfers, step_transfers
@@ -34,18 +34,27 @@ from meshscope.probe.schema.errors import ConfigError, TraceFormatError
 from meshscope.probe.schema.message import message
 
 from .clock import unix_ns
+from .compared import ComparedRun, compared_run
 from .drawn_steps import MOST_ROWS, DrawnSteps, keep_few
 from .kept_analysis import Kept
+from .kept_pages import KeptPages
+from .kept_path import path_from_json, path_to_json
 from .mesh import rank_step_matrix
 from .object_memory import release_unused
 from .paths import LastAccount, StepPath, step_path
+from .plain_json import plain_json
 from .replays import Replays
+from .run_entry import RunEntry, ready_entry
 
 STANDSTILL = ENDS
 """Findings about a job that did not go on."""
 
 RECENT_NS = 300 * 10**9
 """A run that was written to so recently may still be recorded: pages say when it was read."""
+_MANY_RECORDS = 100_000
+"""Records from which a comparison takes longer than a page may."""
+_MOST_KERNELS = 200
+"""Kernels and operators of each list, which the browser searches and pages."""
 
 
 class Times(NamedTuple):
@@ -82,6 +91,8 @@ class LoadedRun:
     """Why no step has a critical path; empty if the analysed ones have one."""
     is_kept: bool = False
     """Whether its analysis was read from disk."""
+    pages: KeptPages | None = field(default=None, repr=False, compare=False)
+    """What its pages say, kept beside its analysis; None where nothing is kept."""
     stood_still_in: int | None = None
     """Step in which the job came to a standstill; None where it did not, or nothing tells."""
     _rows: dict[tuple[int, tuple[int, int] | None], tuple[StepSlices, StepSlices]] = field(
@@ -94,6 +105,7 @@ class LoadedRun:
     _paths: dict[int, StepPath] = field(default_factory=dict, repr=False, compare=False)
     _kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _finding: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _telling: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def step(self, step: int) -> StepSlices:
         """Return the drawable content of a step on all ranks."""
@@ -153,8 +165,8 @@ class LoadedRun:
     def path(self, step: int) -> StepPath:
         """Return the critical path of a step; the last few are kept.
 
-        Where another run was opened since, this one is measured again: an account is too large to keep
-        for every run.
+        Where it is not kept on disk, and another run was opened since, this one is measured again: an account
+        is too large to keep for every run.
 
         Raises:
             MeshscopeError: There is none, see ``path_unknown_because``.
@@ -163,31 +175,55 @@ class LoadedRun:
         with self._finding:
             found = self._paths.get(step)
             if found is None:
-                found = step_path(self.accounts.of(self.trace), outline)
+                found = self._kept_path(step)
+                if found is None:
+                    # As it is read again: of the same types.
+                    value = path_to_json(step_path(self.accounts.of(self.trace), outline))
+                    found = path_from_json(value)
+                    if self.pages is not None:
+                        self.pages.keep(f"path-{step}", value)
                 keep_few(self._paths, step, found)
         return found
 
+    def _kept_path(self, step: int) -> StepPath | None:
+        value = None if self.pages is None else self.pages.read(f"path-{step}")
+        if value is None:
+            return None
+        try:
+            return path_from_json(value)
+        except (LookupError, TypeError, ValueError, OverflowError):
+            return None
+
     def kernels(self) -> dict[str, Any]:
         """Return what its devices did, as ``meshscope kernels`` has it; computed once."""
-        with self._finding:
-            if "kernels" not in self._kept:
-                self._kept["kernels"] = kernels_to_json(self.trace)
-            return self._kept["kernels"]  # type: ignore[no-any-return]
+        return self._told("kernels", lambda: kernels_to_json(self.trace, _MOST_KERNELS))
 
-    def collectives(self) -> dict[str, Any]:
-        """Return its communication, as ``meshscope collectives`` has it; computed once."""
-        with self._finding:
-            if "collectives" not in self._kept:
-                account = None if self.diagnosis.ledger.empty else self.accounts.of(self.trace)
-                self._kept["collectives"] = collectives_to_json(self.trace, account)
-            return self._kept["collectives"]  # type: ignore[no-any-return]
+    def communication(self) -> dict[str, Any]:
+        """Return its communication, as ``meshscope collectives`` has it but for the list; computed once."""
+
+        def compute() -> dict[str, Any]:
+            account = None if self.diagnosis.ledger.empty else self.accounts.of(self.trace)
+            return communication_to_json(self.trace, account)
+
+        return self._told("communication", compute)
 
     def memory(self) -> dict[str, Any]:
         """Return what its stages held and should hold; computed once."""
-        with self._finding:
-            if "memory" not in self._kept:
-                self._kept["memory"] = memory_to_json(self.trace)
-            return self._kept["memory"]  # type: ignore[no-any-return]
+        return self._told("memory", lambda: memory_to_json(self.trace))
+
+    def _told(self, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what a page says, in JSON types: as it was found before, on disk, or computed now."""
+        with self._telling:
+            found = self._kept.get(name)
+            if found is None and self.pages is not None:
+                found = self.pages.read(name)
+            if found is None:
+                found = plain_json(compute())
+                release_unused()
+                if self.pages is not None:
+                    self.pages.keep(name, found)
+            self._kept[name] = found
+            return found  # type: ignore[no-any-return]
 
     def balance(self) -> dict[str, Any]:
         """Return the best layer splits, as ``meshscope balance`` has them; computed once.
@@ -208,7 +244,7 @@ class LoadedRun:
                 self._kept["balance"] = balance_to_json(found)
             return self._kept["balance"]  # type: ignore[no-any-return]
 
-    def side(self) -> Side:
+    def side(self) -> ComparedRun:
         """Return what of it is compared with another run; computed once.
 
         Raises:
@@ -218,7 +254,8 @@ class LoadedRun:
             raise TraceFormatError(message("refused.no_step_to_compare"), where=self.run_id)
         with self._finding:
             if "side" not in self._kept:
-                self._kept["side"] = side_of_account(self.accounts.of(self.trace))
+                account = self.accounts.of(self.trace)
+                self._kept["side"] = compared_run(account, self.run_id, self.diagnosis)
             return self._kept["side"]  # type: ignore[no-any-return]
 
 
@@ -231,6 +268,12 @@ def placement(run: LoadedRun) -> dict[str, Any]:
                 run.trace, lambda trace: run.accounts.of(trace) if is_measured else None
             )
         return run._kept["placement"]  # type: ignore[no-any-return]
+
+
+def is_slow_to_compare(run: LoadedRun) -> bool:
+    """Return whether a comparison has to measure a run first, which takes longer than a page may."""
+    records = sum(map(run.trace.row_count, ("span", "collective", "p2p")))
+    return records > _MANY_RECORDS and "side" not in run._kept
 
 
 def is_running(run: LoadedRun) -> bool:
@@ -283,6 +326,7 @@ def analysed_run(
         replays=Replays(trace, accounts),
         no_path_because=reason,
         is_kept=kept is not None,
+        pages=None if kept is None else kept.pages,
     )
 
 
@@ -299,6 +343,11 @@ def _measured(trace: Trace, accounts: LastAccount) -> tuple[Diagnosis, str]:
 def _standstill_step(trace: Trace, diagnosis: Diagnosis) -> int | None:
     found = [finding for finding in diagnosis.findings if finding.kind in STANDSTILL]
     return last_step(trace, found[0].where.get("ranks", ())) if found else None
+
+
+def line_of(run: LoadedRun) -> RunEntry:
+    """Return the line of the run list of a run."""
+    return ready_entry(run.run_id, run.diagnosis, layout_words(run.trace), run.times.written_ns)
 
 
 def layout_words(trace: Trace) -> str:

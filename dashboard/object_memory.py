@@ -41,7 +41,9 @@ def waste_little() -> None:
     """Have the C library of this process give large arrays back at once, and not keep some for each thread.
 
     A server of many threads would else hold twice what its runs take. Elsewhere than on Linux nothing happens.
+    Tables come from the C library too: the pool that Arrow has by default keeps as much again as is in use.
     """
+    pa.set_memory_pool(pa.system_memory_pool())
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         library.mallopt(_ARENA_MAX, 2)

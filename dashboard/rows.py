@@ -27,6 +27,11 @@ class ShownRows:
     """By shown row; None of a pinned one."""
 
     @property
+    def pinned(self) -> int:
+        """Return how many pinned rows there are; they come first."""
+        return self.spans.count(None)
+
+    @property
     def is_part(self) -> bool:
         """Return whether the address leaves rows out."""
         return self.shown != (0, self.count - 1)

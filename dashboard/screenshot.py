@@ -65,9 +65,10 @@ def served(
     runs_dir: Path,
     access: Access | None = None,
     are_gone: Callable[[Path], bool] | None = None,
+    arm: Callable[[Path], str] | None = None,
 ) -> Iterator[str]:
     """Serve a folder of runs on a free port of this machine; yield its address."""
-    app = create_app(runs_dir, access=access, are_gone=are_gone).server
+    app = create_app(runs_dir, access=access, are_gone=are_gone, arm=arm).server
     with answering(make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Silent)) as url:
         yield url
 

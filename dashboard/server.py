@@ -9,17 +9,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from flask import Flask, Response
+
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.message import message
 
 from .app import create_app
+from .background import Background
 from .kept_analysis import KeptAnalyses
-from .object_memory import waste_little
+from .object_memory import release_unused, waste_little
 from .proxy import PublicUrl, public_url
 from .security import LOOPBACK_NAMES, Access, is_loopback
 
 _THREADS = 32
 """Requests at the same time: those for a run that is being analysed wait, the others must not."""
+_REST_S = 3.0
 _TOKEN_BYTES = 24
 _LAST_PORT = 65535
 
@@ -33,6 +37,7 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
     public: str | None = None,
     announce: Callable[[str], None] | None = None,
     are_gone: Callable[[Path], bool] | None = None,
+    arm: Callable[[Path], str] | None = None,
 ) -> None:
     """Serve the runs of a folder until interrupted.
 
@@ -46,6 +51,8 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
         announce: Called once with the address to open, as soon as it can be
             opened; by default it is written to standard error.
         are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
+        arm: Has the ranks of a run record some steps in depth, and returns what was agreed; by default
+            nobody can ask for that.
 
     Raises:
         ConfigError: ``runs_dir`` is no folder, the address cannot be
@@ -56,7 +63,15 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
     waste_little()
     behind = None if public is None else public_url(public)
     access = access_for(host, token, behind)
-    app = create_app(runs_dir, access=access, are_gone=are_gone, analyses=KeptAnalyses())
+    app = create_app(
+        runs_dir,
+        access=access,
+        are_gone=are_gone,
+        analyses=KeptAnalyses(),
+        background=Background(),
+        arm=arm,
+    )
+    _give_back(app.server)
     listening = _listen(host, port)
     server = create_server(app.server, sockets=[listening], threads=_THREADS, ident="meshscope")
     port = listening.getsockname()[1]
@@ -65,6 +80,16 @@ def serve(  # noqa: PLR0913 - what the command line says, one argument each
         server.run()
     finally:
         server.close()
+
+
+def _give_back(server: Flask) -> None:
+    """Give memory back to the system some seconds after answers: in pieces it adds up to another run."""
+    rest = Background()
+
+    @server.after_request
+    def later(response: Response) -> Response:
+        rest.later("unused", release_unused, _REST_S)
+        return response
 
 
 def access_for(host: str, token: str | None, behind: PublicUrl | None = None) -> Access:

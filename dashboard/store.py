@@ -21,10 +21,11 @@ from typing import NamedTuple, TypeVar
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 from meshscope.probe.schema.message import message
 
+from .background import Background
 from .clock import monotonic_s, unix_ns
 from .kept_analysis import KeptAnalyses
-from .kept_run import kept_run, line_of
-from .loaded_run import RECENT_NS, LoadedRun, Times, is_running
+from .kept_run import kept_run
+from .loaded_run import RECENT_NS, LoadedRun, Times, is_running, line_of
 from .object_memory import held_bytes, held_each, release_unused
 from .paths import LastAccount
 from .run_entry import RunEntry, unreadable_entry
@@ -42,6 +43,8 @@ _NO_RUN_ID = (
     "has a name that cannot stand in an address. Rename it: up to 128 letters, digits, dots, dashes "
     "and underscores, beginning with a letter or digit"
 )
+_FIRST_S = 1.0
+"""For so long the page that asked for an analysis goes first."""
 _PART_OF_SUMMARIES = 4
 """One in so many bytes of the budget may hold what summaries say; it is read again in 30 ms."""
 _LOG = logging.getLogger(__name__)
@@ -93,6 +96,7 @@ class RunStore:
         patience: float = DEFAULT_PATIENCE,
         are_gone: Callable[[Path], bool] | None = None,
         analyses: KeptAnalyses | None = None,
+        background: Background | None = None,
     ) -> None:
         """Open the folder.
 
@@ -102,6 +106,7 @@ class RunStore:
             patience: With 0 each view of a job that is being recorded analyses all of it again.
             are_gone: Tells of a run whether the processes of all its ranks are known to be gone.
             analyses: Where analyses are kept on disk; by default none is.
+            background: Where what pages will ask for next is made; by default it waits for them.
 
         Raises:
             ConfigError: The path is no folder.
@@ -117,6 +122,8 @@ class RunStore:
         self._patience = patience
         self._are_gone = are_gone or _nobody_knows
         self._analyses = analyses
+        self.background = background
+        self.arm: Callable[[Path], str] | None = None
         self._lock = threading.Lock()
         self._listing = threading.Lock()
         self._loading: dict[str, threading.Lock] = {}
@@ -296,9 +303,9 @@ class RunStore:
         """Return the state of the files of a run: the newest, or one that was found just now."""
         begun = monotonic_s()
         with self._lock:
-            key, until = self._looks.get(path.name, (None, 0.0))
-        if key is not None and begun < until:
-            return key
+            known, until = self._looks.get(path.name, (None, 0.0))
+        if known is not None and begun < until:
+            return known
         key = content_key(path)
         now = monotonic_s()
         with self._lock:
@@ -342,6 +349,7 @@ class RunStore:
                 accounts=self._accounts,
                 analyses=self._analyses,
                 is_anew=is_anew,
+                size=key[1],
             )
         except MeshscopeError as error:
             failure = shown_from(error, self.root)
@@ -355,6 +363,9 @@ class RunStore:
             )
         else:
             self._keep(run, key, monotonic_s() - begun)
+            # While its account is at hand.
+            if self.background is not None and run.pages is not None and not run.is_kept:
+                self.background.later((run_id, "communication"), run.communication, _FIRST_S)
             return run
         with self._lock:
             self._entries[run_id] = _Known(
@@ -382,10 +393,8 @@ class RunStore:
     def held_bytes(self) -> int:
         """Return about how much memory the analysed runs take, with all that was drawn of them."""
         with self._lock:
-            loaded = list(self._loaded.values())
-        return held_bytes(loaded)
+            return held_bytes(list(self._loaded.values()))
 
 
 def _nobody_knows(_run: Path) -> bool:
-    """Return that no process is known to be gone."""
     return False

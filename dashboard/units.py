@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -87,6 +88,20 @@ def rate(value: float | None, unit: str) -> str:
         if abs(value) >= unit_size:
             return f"{_digits(value / unit_size)} {prefix}{unit}"
     return f"{_digits(value)} {unit}"
+
+
+def axis_unit(values: Iterable[float | None], unit: str) -> tuple[float, str]:
+    """Return by what to divide counts for an axis, and the unit there: that of the largest.
+
+    >>> axis_unit([2e6, None], "B/s")
+    (1000000.0, 'MB/s')
+    """
+    known = [abs(value) for value in values if value is not None and math.isfinite(value)]
+    largest = max(known, default=0.0)
+    for size, prefix in _COUNT_UNITS:
+        if largest >= size:
+            return size, f"{prefix}{unit}"
+    return 1.0, unit
 
 
 def _digits(value: float) -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from meshscope.analyze import Diagnosis
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.findings.comparison import compare
 from meshscope.analyze.output.json import comparison_to_json
+from meshscope.analyze.output.json.bandwidth import pair_matrix
 from meshscope.analyze.output.json.standstill import standstill_to_json
 from meshscope.analyze.output.timeline.categories import LABELS, Category
 from meshscope.analyze.output.timeline.slices import (
@@ -28,6 +24,7 @@ from meshscope.analyze.wording.message import NO_ERROR, error_to_json
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.message import message
 
+from .compared import gate_verdict, last_like
 from .loaded_run import LoadedRun, is_running, layout_words, placement
 from .mesh import mesh_facets, rank_step_matrix
 from .paths import StepPath, on_rows
@@ -37,6 +34,7 @@ from .state import ViewState
 from .store import RunStore
 from .suspects import found_choices, knobs, steps_to_show, suspects
 from .trend import trend
+from .typical import typical_step
 from .window_sums import window_sums
 
 MAX_JSON_SLICES = 20_000
@@ -122,16 +120,6 @@ def shown_step(run: LoadedRun, state: ViewState) -> int:
     if run.stood_still_in is not None:
         return run.stood_still_in
     return typical_step(run.diagnosis, run.steps)
-
-
-def typical_step(diagnosis: Diagnosis, steps: Sequence[int]) -> int:
-    """Return which of some steps is typical: of those that are analysed the one of median length."""
-    ledger = diagnosis.ledger[diagnosis.ledger["step"].isin(steps)]
-    if ledger.empty:
-        return steps[len(steps) // 2]
-    length = ledger.groupby("step")["step_ns"].max().sort_index()
-    distance = (length - length.median()).abs().to_numpy()
-    return int(length.index.to_numpy()[distance.argmin()])
 
 
 def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:
@@ -309,15 +297,19 @@ def repaired_pair(run: LoadedRun, state: ViewState) -> tuple[StepSlices, StepSli
 
 
 def communication(run: LoadedRun) -> dict[str, Any]:
-    """Return how the ranks communicate, without the list of single collectives and without links."""
-    left_out = ("collectives", "links")
-    found = {name: value for name, value in run.collectives().items() if name not in left_out}
-    return {"run_id": run.run_id, **found}
+    """Return how the ranks communicate, without the list of single collectives and without links.
+
+    Of many ranks the matrix of pairs is null: what they sent is in the list of transfers.
+    """
+    found = {name: value for name, value in run.communication().items() if name != "links"}
+    is_small = len(run.trace.ranks) ** 2 <= MAX_JSON_CELLS
+    pairs = pair_matrix(found["transfers"]) if is_small else None
+    return {"run_id": run.run_id, **found, "pairs": pairs}
 
 
 def links(run: LoadedRun) -> dict[str, Any]:
     """Return the use of the links."""
-    return {"run_id": run.run_id, **run.collectives()["links"]}
+    return {"run_id": run.run_id, **run.communication()["links"]}
 
 
 def memory(run: LoadedRun) -> dict[str, Any]:
@@ -335,36 +327,28 @@ def kernels(run: LoadedRun) -> dict[str, Any]:
     return {"run_id": run.run_id, **run.kernels()}
 
 
+def with_before(store: RunStore, run: LoadedRun, state: ViewState) -> ViewState:
+    """Return a view that names the run to compare with: the last like the shown one, if none is named."""
+    if state.before is not None:
+        return state
+    return replace(state, before=last_like(store.entries(0), run.run_id))
+
+
 def comparison(store: RunStore, run: LoadedRun, state: ViewState) -> dict[str, Any]:
-    """Return what changed from another run of the folder to this one.
+    """Return what changed from another run of the folder to this one: the last like it where none is named.
 
     Raises:
-        MeshscopeError: The address names no other run, or one of the two cannot be compared.
+        MeshscopeError: There is no such run, or one of the two cannot be compared.
     """
+    state = with_before(store, run, state)
     if state.before is None:
         remedy = message("advice.before")
         raise ConfigError(message("refused.no_run_to_compare"), where="before", remedy=remedy)
-    changed = compare(store.get(state.before).side(), run.side())
+    before, after = store.get(state.before).side(), run.side()
     return {
         "run_id": run.run_id,
         "before_id": state.before,
-        **comparison_to_json(changed),
+        "gate": gate_verdict(before, after),
+        **comparison_to_json(compare(before.side, after.side)),
         "rejected": list(state.rejected),
     }
-
-
-def plain_json(value: Any) -> Any:
-    """Return a value of JSON types only; what is no number becomes null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain_json(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return plain_json(value.tolist())
-    if isinstance(value, np.generic):
-        return plain_json(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is pd.NA or value is pd.NaT:
-        return None
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -64,6 +64,38 @@ def total_length(intervals: IntArray) -> int:
     return int((merged[:, 1] - merged[:, 0]).sum())
 
 
+def covered_lengths(
+    owner: IntArray, start: npt.ArrayLike, end: npt.ArrayLike, count: int
+) -> IntArray:
+    """Return how long at least one of its intervals is active, for each of so many owners.
+
+    Args:
+        owner: Of each interval, from 0; a negative one has none.
+        start: Of each interval.
+        end: Of each interval.
+        count: How many owners there are.
+
+    >>> covered_lengths(np.array([1, 0, 1]), [5, 0, 0], [9, 3, 6], 3).tolist()
+    [3, 9, 0]
+    """
+    begin, stop = np.asarray(start, dtype=np.int64), np.asarray(end, dtype=np.int64)
+    is_own = (owner >= 0) & (stop > begin)
+    owner, begin, stop = owner[is_own], begin[is_own], stop[is_own]
+    if not len(owner):
+        return np.zeros(count, dtype=np.int64)
+    # The owners are laid one after the other on one line.
+    origin = begin.min()
+    shift = owner.astype(np.int64) * (stop.max() - origin + 1) - origin
+    order = np.argsort(begin + shift, kind="stable")
+    first, last = (begin + shift)[order], (stop + shift)[order]
+    reach = np.maximum.accumulate(last)
+    fresh = np.maximum(first, np.append(first[:1], reach[:-1]))
+    covered = np.maximum(last - fresh, 0)
+    found = np.zeros(count, dtype=np.int64)
+    np.add.at(found, owner[order], covered)
+    return found
+
+
 def intersect(first: IntArray, second: IntArray) -> IntArray:
     """Return the merged set of the instants that are in both sets."""
     first, second = union(first), union(second)

@@ -173,8 +173,21 @@
 
   function rowOf(event, area, axes) {
     const y = event.clientY - area.top;
-    const rows = axes.yaxis.range[0] - 0.5;
-    return y < 0 || y > area.height ? null : Math.min(Math.max(Math.round(axes.yaxis.p2d(y)), 0), rows);
+    if (y < 0 || y > area.height) return null;
+    const [tall, each] = tallRows();
+    const at = axes.yaxis.p2d(y);
+    const row = at < tall * each - 0.5 ? Math.floor((at + 0.5) / each) : Math.round(at) - tall * (each - 1);
+    const last = axes.yaxis.range[0] - 0.5 - tall * (each - 1);
+    return Math.min(Math.max(row, 0), last);
+  }
+
+  // The first rows, which are pinned, may each be as tall as several others.
+  const tallRows = () => figure()?.layout?.meta?.tall || [0, 1];
+
+  // Where a row begins on the axis.
+  function topOf(row) {
+    const [tall, each] = tallRows();
+    return (row <= tall ? row * each : row + tall * (each - 1)) - 0.5;
   }
 
   // A wheel alone scrolls the page.
@@ -206,7 +219,7 @@
     const box = document.createElement("div");
     box.id = "ms-band";
     box.className = "ms-band";
-    const [top, bottom] = [Math.min(...rows) - 0.5, Math.max(...rows) + 0.5].map((at) => axes.yaxis.d2p(at));
+    const [top, bottom] = [Math.min(...rows), Math.max(...rows) + 1].map((row) => axes.yaxis.d2p(topOf(row)));
     box.style.left = `${area.left}px`;
     box.style.width = `${area.width}px`;
     box.style.top = `${area.top + top}px`;

@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import plotly.graph_objects as go
 
+from meshscope.analyze.output.json.bandwidth import Pair
 from meshscope.analyze.tables.arrays import FloatArray, IntArray
 from meshscope.analyze.wording.labels import axis_label
 
+from .. import units
 from ..theme import SEQUENTIAL, plain, styled, with_table
 
 Row = Mapping[str, Any]
+ObjectArray = npt.NDArray[np.object_]
 
 AXIS_COLOURS = {
     "tp": "#0072B2",
@@ -29,9 +33,7 @@ _HEIGHT_PX = 340
 _CELL_PX, _BORDER_PX, _MOST_PX = 26, 90, 640
 _MOST_CELLS, _POINT_PX = 64, 5
 """Ranks of a matrix whose cells are all drawn; beyond, pairs that sent are points so wide."""
-_PAIR_TEXT = (
-    "rank %{y} to rank %{x}<br>%{customdata[0]:.3g} MB, %{customdata[1]:.3g} GB/s<extra></extra>"
-)
+_PAIR_TEXT = "rank %{y} to rank %{x}<br>%{customdata[0]}, %{customdata[1]}<extra></extra>"
 
 
 def bandwidth_figure(rows: Sequence[Row]) -> go.Figure:
@@ -44,6 +46,7 @@ def bandwidth_figure(rows: Sequence[Row]) -> go.Figure:
     kinds = {kind: at for at, kind in enumerate(dict.fromkeys(row["kind"] for row in rows))}
     order = sorted(rows, key=lambda row: (row["group_id"], row["size_from_bytes"]))
     series: dict[tuple[str, str], list[Row]] = {}
+    size, unit = units.axis_unit((row["median_bytes_per_s"] for row in rows), "B/s")
     for row in order:
         series.setdefault((row["axis"], row["kind"]), []).append(row)
     for (axis, kind), own in sorted(series.items()):
@@ -52,7 +55,7 @@ def bandwidth_figure(rows: Sequence[Row]) -> go.Figure:
         figure.add_trace(
             go.Scatter(
                 x=[row and row["size_from_bytes"] for row in points],
-                y=[row and row["median_bytes_per_s"] / 1e9 for row in points],
+                y=[row and row["median_bytes_per_s"] / size for row in points],
                 mode="lines+markers",
                 name=plain(name),
                 line={"color": AXIS_COLOURS.get(axis, AXIS_COLOURS["other"]), "width": 1},
@@ -62,7 +65,7 @@ def bandwidth_figure(rows: Sequence[Row]) -> go.Figure:
             )
         )
     figure.update_xaxes(type="log", title="message size, bytes", exponentformat="power")
-    figure.update_yaxes(type="log", title="bus bandwidth, GB/s", exponentformat="power")
+    figure.update_yaxes(type="log", title=f"bus bandwidth, {unit}", exponentformat="power")
     styled(figure, _HEIGHT_PX)
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.14}, margin={"t": 44})
     columns = ["group", "axis", "operation", "message size, bytes", "bus bandwidth, GB/s"]
@@ -84,53 +87,61 @@ def _with_gaps(rows: Sequence[Row]) -> list[Row | None]:
 def _point_text(name: str, row: Row) -> str:
     return (
         f"{plain(name)}, group {plain(row['group_id'])}<br>{row['count']} of "
-        f"{row['size_from_bytes']:,} bytes or more<br>median {row['median_bytes_per_s'] / 1e9:.3g}, "
-        f"best {row['best_bytes_per_s'] / 1e9:.3g} GB/s"
+        f"{row['size_from_bytes']:,} bytes or more<br>median {units.rate(row['median_bytes_per_s'], 'B/s')}, "
+        f"best {units.rate(row['best_bytes_per_s'], 'B/s')}"
     )
 
 
-def pair_figure(pairs: Row) -> go.Figure:
+def pair_figure(pairs: Sequence[Pair]) -> go.Figure:
     """Return the matrix of sends: colour is the bandwidth, or the bytes where none is known.
 
     Of many ranks only the pairs that sent are drawn: nearly all cells of such a matrix are empty.
 
     Args:
-        pairs: ranks, total_bytes and bus_bandwidth_bytes_per_s (source, target), None without.
+        pairs: Those that sent.
     """
-    speed = _matrix(pairs["bus_bandwidth_bytes_per_s"]) / 1e9
-    amount = _matrix(pairs["total_bytes"]) / 1e6
+    source, target = (np.array([pair[end] for pair in pairs], np.int64) for end in (0, 1))
+    speed = np.array([pair.bytes_per_s for pair in pairs], np.float64)
+    amount = np.array([pair.total_bytes for pair in pairs], np.float64)
     has_speed = bool(np.isfinite(speed).any())
-    values, scale = (speed, "GB/s") if has_speed else (amount, "MB")
-    ranks = np.array(pairs["ranks"])
-    text = np.dstack([amount, speed])
+    values, unit = (speed, "B/s") if has_speed else (amount, "B")
+    size, scale = units.axis_unit(values.tolist(), unit)
+    values = values / size
+    ranks = np.union1d(source, target)
+    text = np.array(
+        [[units.size(pair.total_bytes), units.rate(pair.bytes_per_s, "B/s")] for pair in pairs],
+        dtype=object,
+    )
     figure = go.Figure()
     if len(ranks) <= _MOST_CELLS:
-        figure.add_trace(_cells(ranks, values, text, scale))
+        cells = np.full((len(ranks), len(ranks)), np.nan)
+        words = np.full((len(ranks), len(ranks), 2), "", dtype=object)
+        places = np.searchsorted(ranks, source), np.searchsorted(ranks, target)
+        cells[places], words[places] = values, text
+        figure.add_trace(_cells(ranks, cells, words, scale))
         figure.update_xaxes(type="category", nticks=32)
         figure.update_yaxes(type="category", nticks=32, autorange="reversed")
     else:
-        at = np.nonzero(np.isfinite(values))
-        figure.add_trace(_points(ranks[at[1]], ranks[at[0]], values[at], text[at], scale))
+        at = np.isfinite(values)
+        figure.add_trace(_points(target[at], source[at], values[at], text[at], scale))
         ends = [ranks.min() - 1, ranks.max() + 1]
         figure.update_xaxes(range=ends)
         figure.update_yaxes(range=ends[::-1])
     figure.update_xaxes(title="to rank", showgrid=False)
     figure.update_yaxes(title="from rank", showgrid=False)
-    source, target = np.nonzero(np.isfinite(text).any(axis=2))
-    cells = [
-        [rank, peer, *(None if np.isnan(one) else one for one in known)]
-        for rank, peer, known in zip(
-            ranks[source].tolist(),
-            ranks[target].tolist(),
-            text[source, target].tolist(),
-            strict=True,
-        )
+    rows = [
+        [
+            *pair[:2],
+            pair.total_bytes / 1e6,
+            None if pair.bytes_per_s is None else pair.bytes_per_s / 1e9,
+        ]
+        for pair in pairs
     ]
-    figure = with_table(figure, ["from rank", "to rank", "MB", "GB/s"], cells)
+    figure = with_table(figure, ["from rank", "to rank", "MB", "GB/s"], rows)
     return styled(figure, min(_BORDER_PX + _CELL_PX * len(ranks), _MOST_PX))
 
 
-def _cells(ranks: IntArray, values: FloatArray, text: FloatArray, scale: str) -> go.Heatmap:
+def _cells(ranks: IntArray, values: FloatArray, text: ObjectArray, scale: str) -> go.Heatmap:
     names = [str(rank) for rank in ranks.tolist()]
     return go.Heatmap(
         z=values,
@@ -148,7 +159,7 @@ def _cells(ranks: IntArray, values: FloatArray, text: FloatArray, scale: str) ->
 
 
 def _points(
-    target: IntArray, source: IntArray, values: FloatArray, text: FloatArray, scale: str
+    target: IntArray, source: IntArray, values: FloatArray, text: ObjectArray, scale: str
 ) -> go.Scatter:
     marker = {
         "symbol": "square",
@@ -161,7 +172,3 @@ def _points(
     return go.Scatter(
         x=target, y=source, mode="markers", marker=marker, customdata=text, hovertemplate=_PAIR_TEXT
     )
-
-
-def _matrix(rows: Sequence[Sequence[float | None]]) -> FloatArray:
-    return np.array([[np.nan if one is None else one for one in row] for row in rows], np.float64)

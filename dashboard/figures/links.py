@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from .. import units
 from ..theme import INK, plain, styled
 
 Row = Mapping[str, Any]
@@ -33,14 +34,16 @@ def port_figure(ports: Sequence[Row], words: Mapping[str, str]) -> go.Figure:
     figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, row_heights=[0.62, 0.38], vertical_spacing=0.08
     )
+    rates = [rate for port in ports for rate in port["series"]["bytes_per_s"]]
+    size, unit = units.axis_unit(rates, "B/s")
     for port in ports:
-        figure.add_trace(_rate(port), row=1, col=1)
+        figure.add_trace(_rate(port, size), row=1, col=1)
     speed = ports[0]["speed_bytes_per_s"]
     if speed:
-        figure.add_hline(y=speed / 1e9, line={"color": "#D55E00", "dash": "dash"}, row=1, col=1)
+        figure.add_hline(y=speed / size, line={"color": "#D55E00", "dash": "dash"}, row=1, col=1)
     for bar in _phases(ports[0]["series"], words):
         figure.add_trace(bar, row=2, col=1)
-    figure.update_yaxes(title="GB/s", rangemode="tozero", row=1, col=1)
+    figure.update_yaxes(title=unit, rangemode="tozero", row=1, col=1)
     figure.update_yaxes(title="phases", tickformat=".0%", range=[0, 1], row=2, col=1)
     figure.update_xaxes(title="s from the first analysed step", row=2, col=1)
     styled(figure, _HEIGHT_PX)
@@ -54,11 +57,12 @@ def port_figure(ports: Sequence[Row], words: Mapping[str, str]) -> go.Figure:
     return figure
 
 
-def _rate(port: Row) -> go.Scatter:
-    """Return the rate of one direction, constant within each interval of the samples."""
+def _rate(port: Row, size: float) -> go.Scatter:
+    """Return the rate of one direction in some unit, constant within each interval of the samples."""
     series = port["series"]
     edges = [*series["begin_ns"][:1], *series["end_ns"]]
-    rates = [rate / 1e9 for rate in series["bytes_per_s"]]
+    rates = [rate / size for rate in series["bytes_per_s"]]
+    words = [units.rate(one, "B/s") for one in series["bytes_per_s"]]
     dash = _DASHES[port["direction"]]
     return go.Scatter(
         x=[edge / 1e9 for edge in edges],
@@ -66,7 +70,8 @@ def _rate(port: Row) -> go.Scatter:
         mode="lines",
         line={"shape": "vh", "color": INK, "dash": dash, "width": 1.5},
         name=_WAYS[port["direction"]],
-        hovertemplate="%{y:.3g} GB/s until %{x:.2f} s<extra></extra>",
+        customdata=[*words[:1], *words],
+        hovertemplate="%{customdata} until %{x:.2f} s<extra></extra>",
     )
 
 

@@ -15,11 +15,14 @@ from meshscope.analyze.output.timeline.slices import MARK, StepSlices, is_in_win
 
 from .. import units
 from ..paths import Outlines
+from ..row_places import RowPlaces, row_places
 from ..rows import ShownRows
 from ..theme import PAPER, plain, styled, with_table
 from ..tile import embedded_tile
+from ..wait import WaitArrow
 from ..window_sums import COLUMNS, sum_rows
 from .critical_path import path_traces
+from .wait import wait_traces
 
 MAX_BARS = 2500
 """Visible slices above which SVG bars become too slow to zoom."""
@@ -42,7 +45,7 @@ def uses_tile(step: StepSlices, window_ns: tuple[int, int]) -> bool:
     return int(is_in_window(step.slices, window_ns).sum()) > MAX_BARS
 
 
-def timeline(
+def timeline(  # noqa: PLR0913 - what lies over each other in one figure
     step: StepSlices,
     window_ns: tuple[int, int],
     instant_url: str,
@@ -50,6 +53,7 @@ def timeline(
     transfers: StepTransfers | None = None,
     *,
     rows: ShownRows | None = None,
+    wait: WaitArrow | None = None,
 ) -> go.Figure:
     """Return the timeline of a window of one step.
 
@@ -60,24 +64,28 @@ def timeline(
         path: What to outline of the critical path, None for nothing.
         transfers: The operations of the step, by which waiting is hatched; None where nothing tells it.
         rows: What its rows stand for, by which keys change them; None where they do not.
+        wait: The wait that an arrow shows, None for none.
     """
     figure = go.Figure()
+    places = row_places(len(step.ranks), 0 if rows is None else rows.pinned)
     is_picture = uses_tile(step, window_ns)
     if is_picture:
-        _add_tile(figure, step, window_ns)
+        _add_tile(figure, step, window_ns, places)
     else:
         _add_bars(figure, step, window_ns, transfers)
     if path is not None:
         figure.add_traces(path_traces(path))
-    count = len(step.ranks)
+    if wait is not None:
+        figure.add_traces(wait_traces(wait))
+    _place(figure, places)
     figure.update_xaxes(
         range=[window_ns[0] / _NS_PER_MS, window_ns[1] / _NS_PER_MS],
         title="time in the step, ms",
     )
-    _name_rows(figure, step)
+    _name_rows(figure, step, places)
     # The grid would be drawn over a picture.
     figure.update_xaxes(showgrid=not is_picture)
-    height = int(np.clip(_BORDER_PX + _ROW_PX * count, _MIN_PX, _MAX_PX))
+    height = int(np.clip(_BORDER_PX + _ROW_PX * places.count, _MIN_PX, _MAX_PX))
     styled(figure, height)
     figure.update_layout(
         barmode="overlay",
@@ -90,22 +98,35 @@ def timeline(
             "instant_url": instant_url,
             "is_picture": is_picture,
             "ranks": list(step.ranks),
+            "tall": [places.tall, places.each],
             **({} if rows is None else {"rows": rows.count, "spans": list(rows.spans)}),
         },
     )
     return with_table(figure, COLUMNS, sum_rows(step, window_ns))
 
 
-def _name_rows(figure: go.Figure, step: StepSlices) -> None:
+def _place(figure: go.Figure, places: RowPlaces) -> None:
+    """Move what is drawn in rows, of which all are alike, to where the rows are."""
+    if places.each == 1:
+        return
+    for trace in figure.data:
+        rows = np.asarray(trace.y, dtype=np.float64)
+        if trace.type == "bar":
+            trace.width = trace.width * places.heights()[rows.astype(np.int64)]
+        trace.y = places.on_axis(rows)
+
+
+def _name_rows(figure: go.Figure, step: StepSlices, places: RowPlaces) -> None:
     """Give a figure a row a rank, from top to bottom, with as many names as there is room for."""
-    count = len(step.ranks)
-    every = 1 if count <= _MOST_LABELS else -(-count // _ROOMY_LABELS)
-    ticks = _ticks(step.labels, every)
-    names = {at: plain(step.labels[at]) for at in ticks}
+    count, total = places.count, places.total
+    every = 1 if count <= _MOST_LABELS else -(-total // _ROOMY_LABELS)
+    centres = places.on_axis(np.arange(count, dtype=np.float64)).tolist()
+    ticks = _ticks(step.labels, every, centres)
+    names = {centres[at]: plain(step.labels[at]) for at in ticks}
     if every > 1:
         names = _apart(names, every)
     figure.update_yaxes(
-        range=[count - 0.5, -0.5],
+        range=[total - 0.5, -0.5],
         fixedrange=True,
         tickmode="array",
         tickvals=list(names),
@@ -115,10 +136,10 @@ def _name_rows(figure: go.Figure, step: StepSlices) -> None:
     )
 
 
-def _apart(names: dict[int, str], every: int) -> dict[int, str]:
-    """Return names by row without those that the one before has no room for; that one says how many."""
-    kept: dict[int, str] = {}
-    below: Counter[int] = Counter()
+def _apart(names: dict[float, str], every: int) -> dict[float, str]:
+    """Return names by place without those that the one before has no room for; that one says how many."""
+    kept: dict[float, str] = {}
+    below: Counter[float] = Counter()
     for at, name in names.items():
         last = next(reversed(kept), -every)
         if at - last < every / 2:
@@ -144,7 +165,7 @@ def _add_bars(
         figure.add_trace(_bars(part, Category(int(category)), window_ns))  # type: ignore[arg-type]
 
 
-def _ticks(labels: Sequence[str], every: int) -> list[int]:
+def _ticks(labels: Sequence[str], every: int, centres: Sequence[float]) -> list[int]:
     """Return the rows with a label: each so many-th, and those of marked ranks in place of what is near."""
     marked = [at for at, label in enumerate(labels) if label.startswith(MARK)][:_MOST_MARKED]
     if every == 1:
@@ -152,7 +173,7 @@ def _ticks(labels: Sequence[str], every: int) -> list[int]:
     regular = [
         at
         for at in range(0, len(labels), every)
-        if all(abs(at - other) >= every / 2 for other in marked)
+        if all(abs(centres[at] - centres[other]) >= every / 2 for other in marked)
     ]
     return sorted({*regular, *marked})
 
@@ -210,23 +231,28 @@ def _bars(
     )
 
 
-def _add_tile(figure: go.Figure, step: StepSlices, window_ns: tuple[int, int]) -> None:
+def _add_tile(
+    figure: go.Figure, step: StepSlices, window_ns: tuple[int, int], places: RowPlaces
+) -> None:
     t0, t1 = (border / _NS_PER_MS for border in window_ns)
-    rows = len(step.ranks)
     figure.add_layout_image(
-        source=embedded_tile(step, window_ns),
+        source=embedded_tile(step, window_ns, places),
         xref="x",
         yref="y",
         x=t0,
         y=-0.5,
         sizex=t1 - t0,
-        sizey=rows,
+        sizey=places.total,
         sizing="stretch",
         layer="below",
     )
     # An axis without a trace has no zoom: two invisible points give it its range.
     figure.add_trace(
         go.Scatter(
-            x=[t0, t1], y=[0, rows - 1], mode="markers", marker={"opacity": 0}, hoverinfo="skip"
+            x=[t0, t1],
+            y=[0, places.count - 1],
+            mode="markers",
+            marker={"opacity": 0},
+            hoverinfo="skip",
         )
     )

@@ -14,6 +14,8 @@ from meshscope.analyze.wording.labels import class_label
 from .. import units
 from ..theme import INK, MUTED, plain, styled, with_columns
 
+_WORDS_PX = 66
+"""Room for the words beside the outermost bar."""
 _ROW_PX = 34
 _BORDER_PX = 56
 _MIN_PX = 140
@@ -67,10 +69,12 @@ def waterfall(bars: Sequence[Bar]) -> go.Figure:
         showgrid=False,
     )
     figure.update_xaxes(
-        range=[0, 116], tickvals=[0, 20, 40, 60, 80, 100], title="share of the step time, %"
+        range=[0, 104], tickvals=[0, 20, 40, 60, 80, 100], title="share of the step time, %"
     )
     with_columns(figure, "class", "share of the step time, %")
-    return styled(figure, max(_BORDER_PX + _ROW_PX * len(rows), _MIN_PX))
+    styled(figure, max(_BORDER_PX + _ROW_PX * len(rows), _MIN_PX))
+    # Words beside the last bars stand beyond the axis, which may be as narrow as they are.
+    return figure.update_layout(margin={"r": _WORDS_PX})
 
 
 class _Row(NamedTuple):

@@ -11,6 +11,7 @@ from dash.development.base_component import Component
 from meshscope.analyze.explain.volumes.job import Unknown
 from meshscope.analyze.explain.volumes.reasons import ReasonCode
 from meshscope.analyze.explain.volumes.words import UNKNOWN, reason_text
+from meshscope.analyze.output.json.bandwidth import Pair, pair_rows
 from meshscope.analyze.output.text.bandwidth import CHANGES
 from meshscope.analyze.wording.labels import axis_label
 from meshscope.analyze.wording.words import capitalised
@@ -28,18 +29,18 @@ _NONE = "\N{EN DASH}"
 
 def layout(run: LoadedRun, state: ViewState) -> Component:
     """Return the page of communication."""
-    result = run.collectives()
+    result = run.communication()
     content: list[Component] = [
         *rejected_notice(state.rejected),
         html.H1("How the ranks communicate", className="ms-title"),
     ]
-    if result["collectives"] or result["transfers"]:
+    if result["collective_count"] or result["transfers"]:
         content += [
             _overlap(result["overlap"]),
             _changes(result["changes"]),
             _expected(result["expected"]),
             _bandwidths(result["bandwidths"]),
-            _pairs(result["pairs"]),
+            _pairs(pair_rows(result["transfers"])),
             _arrivals(result["arrivals"]),
             *_arrivals_by_group(result["arrivals_by_group"]),
             _last(result["ranks"]),
@@ -165,12 +166,13 @@ def _bandwidths(found: Sequence[Row]) -> Component:
     return card(title, [figure, table(columns, rows, numeric_from=3)], note=note)
 
 
-def _pairs(pairs: Row) -> Component:
+def _pairs(pairs: Sequence[Pair]) -> Component:
     title = "Sends from rank to rank"
-    if not pairs["ranks"]:
+    if not pairs:
         return card(title, [empty("No messages", "Ranks sent nothing to one another by name.")])
-    sent = sum(amount or 0 for row in pairs["total_bytes"] for amount in row)
-    caption = f"{len(pairs['ranks'])} ranks sent {units.size(sent)} in messages."
+    sent = sum(pair.total_bytes for pair in pairs)
+    ranks = {end for pair in pairs for end in pair[:2]}
+    caption = f"{len(ranks)} ranks sent {units.size(sent)} in messages."
     return card(title, [chart(pair_figure(pairs), caption, "pairs-graph")])
 
 

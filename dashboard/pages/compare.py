@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -17,11 +18,11 @@ from meshscope.probe.schema.errors import MeshscopeError
 from .. import units
 from ..addresses import page_address
 from ..figures.change import Change, change_waterfall, is_beyond_chance, signed
-from ..loaded_run import LoadedRun
+from ..loaded_run import LoadedRun, is_slow_to_compare
 from ..state import ViewState
 from ..store import RunStore
 from ..theme import SEVERITY_COLOUR
-from ..views import comparison
+from ..views import comparison, with_before
 from .shell import (
     card,
     chart,
@@ -35,12 +36,21 @@ from .shell import (
 )
 
 _STATE_COLOUR = {"new": SEVERITY_COLOUR["critical"], "gone": "green", "both": "gray"}
+_VERDICT_COLOUR = {
+    "pass": "green",
+    "improved": "green",
+    "fail": SEVERITY_COLOUR["critical"],
+    "inconclusive": "gray",
+    "incomparable": "gray",
+}
+_SOON_MS = 50
 _LEAST_NS = 0.5
 """Change of a class, below which it has no bar; the table has it."""
 
 
 def layout(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
     """Return the page that compares a run with another one of its folder."""
+    state = with_before(store, run, state)
     others = [
         entry.run_id
         for entry in store.entries(0)
@@ -54,7 +64,7 @@ def layout(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
             data=others,
             value=state.before,
             searchable=True,
-            clearable=True,
+            allowDeselect=False,
             size="xs",
             w=280,
             disabled=not others,
@@ -68,9 +78,28 @@ def layout(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
         # The query that the control shows, which tells a change by the page from one by hand.
         dcc.Store(id="compare-drawn", data=state.query()),
         html.Div(controls, className="ms-title-row ms-controls"),
-        html.Div(content(store, run, state, are_others=bool(others)), id="compare-content"),
+        *_content(store, run, state, are_others=bool(others)),
     ]
     return run_page(run, "compare", children, state)
+
+
+def _content(
+    store: RunStore, run: LoadedRun, state: ViewState, *, are_others: bool
+) -> list[Component]:
+    """Return what depends on the query; where runs have to be measured for it, what asks for it."""
+    before = None
+    if state.before is not None and state.before != run.run_id:
+        with suppress(MeshscopeError):
+            before = store.get(state.before) if store.is_analysed(state.before) else None
+    is_slow = is_slow_to_compare(run) or (before is not None and is_slow_to_compare(before))
+    if state.before is None or not is_slow:
+        found = content(store, run, state, are_others=are_others)
+        return [html.Div(found, id="compare-content")]
+    words = html.P(f"Comparing with {state.before} …")
+    return [
+        dcc.Interval(id="compare-wait", interval=_SOON_MS, max_intervals=1),
+        dcc.Loading(html.Div(words, id="compare-content")),
+    ]
 
 
 def content(
@@ -78,8 +107,9 @@ def content(
 ) -> list[Component]:
     """Return what depends on the query: both runs, the change by class, findings, operators."""
     notices = rejected_notice(state.rejected)
+    state = with_before(store, run, state)
     if state.before is None:
-        what = "Choose the run that came before" if are_others else "There is no other run"
+        what = "No earlier run has this mesh: choose one" if are_others else "There is no other run"
         why = "Its step is then set beside the step of this one, class by class. Runs of other folders: meshscope compare BEFORE AFTER."
         return [*notices, empty(what, why)]
     try:
@@ -89,6 +119,7 @@ def content(
     return [
         *notices,
         *_unlike(result["setup"]),
+        _gate(result),
         _key_numbers(result),
         _classes(result),
         _findings(result, run.run_id, state),
@@ -105,13 +136,27 @@ def _unlike(setup: dict[str, dict[str, Any]]) -> list[Component]:
     return [] if words is None else [notice(sentence(str(words)))]
 
 
+def _gate(result: dict[str, Any]) -> Component:
+    """Return what a gate with the run before as its baseline says."""
+    told = result["gate"]
+    verdict = told["verdict"] or "inconclusive"
+    badge = dmc.Badge(verdict, color=_VERDICT_COLOUR[verdict], variant="light", radius="sm")
+    words = [told["why"] or told["error"], *told.get("notes", ())]
+    note = "meshscope gate, with the one run before as its baseline. Five runs show how much runs differ."
+    return card(
+        "Gate", [html.Div([badge, html.Span(" ".join(words))], className="ms-gate")], note=note
+    )
+
+
 def _key_numbers(result: dict[str, Any]) -> Component:
     numbers = []
-    for name, words in (("before", "Before"), ("after", "After: this run")):
+    # Copies and runs of one name are told apart by what they are called in this folder.
+    sides = (("before", "Before", "before_id"), ("after", "After: this run", "run_id"))
+    for name, words, own in sides:
         run = result[name]
         mfu = "" if run["mfu"] is None else f", MFU {units.percent(run['mfu'])}"
         note = (
-            f"{run['run']}: {counted(run['ranks'], 'rank')}, {counted(run['steps'], 'step')}{mfu}"
+            f"{result[own]}: {counted(run['ranks'], 'rank')}, {counted(run['steps'], 'step')}{mfu}"
         )
         numbers.append((words, units.duration(run["step_time_ns"]), note))
     numbers.append(("Change of the step", signed(result["change_ns"]), _chance(result)))

@@ -20,7 +20,8 @@ from ..addresses import page_address
 from ..loaded_run import STANDSTILL, LoadedRun
 from ..state import METRICS, ViewState
 from ..theme import SEVERITY_COLOUR
-from ..views import shown_step, typical_step
+from ..typical import typical_step
+from ..views import shown_step
 from .shell import card, empty, paper, rejected_notice, run_page
 
 

@@ -34,7 +34,7 @@ _WAYS = {"tx": "sends", "rx": "receives"}
 
 def layout(run: LoadedRun, state: ViewState) -> Component:
     """Return the page of links."""
-    found = run.collectives()["links"]
+    found = run.communication()["links"]
     content: list[Component] = [
         *rejected_notice(state.rejected),
         html.H1("How full the links are", className="ms-title"),

@@ -27,19 +27,42 @@ _WORDS = {"running": "running", "in_order": "ended in order", "broke_off": "brok
 _COLOURS = {"running": "blue", "in_order": "green", "unknown": "gray"}
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
-    """Return the live page; it asks again until the job has ended."""
+def layout(run: LoadedRun, state: ViewState, *, can_arm: bool = False) -> Component:
+    """Return the live page; it asks again until the job has ended.
+
+    Args:
+        run: The run.
+        state: The view.
+        can_arm: Whether a deep trace can be asked for.
+    """
     found = live(run)
+    title = html.H1("What the job does now", className="ms-title")
+    is_offered = can_arm and found["state"] == "running"
     return run_page(
         run,
         "live",
         [
-            html.H1("What the job does now", className="ms-title"),
+            *(_arming(title) if is_offered else [title]),
             html.Div(content(run, state, found), id="live-content"),
             dcc.Interval(id="live-poll", interval=POLL_MS, disabled=found["is_over"]),
         ],
         state,
     )
+
+
+def _arming(title: Component) -> list[Component]:
+    """Return the title beside a button that records some steps in depth, once somebody has confirmed it."""
+    words = (
+        "Record the next 3 steps of all ranks of this machine in depth? "
+        "The job is slower in these steps, and each rank writes a trace of some MB."
+    )
+    button = dmc.Button("Record 3 steps in depth", id="live-arm", variant="default", size="xs")
+    line = [title, html.Span(className="ms-spring"), button]
+    return [
+        html.Div(line, className="ms-title-row ms-controls"),
+        dcc.ConfirmDialog(id="live-arm-confirm", message=words),
+        html.Div(id="live-arm-said", role="status"),
+    ]
 
 
 def content(run: LoadedRun, state: ViewState, found: dict[str, Any]) -> list[Component]:

@@ -10,12 +10,8 @@ from dash.development.base_component import Component
 from meshscope.analyze.wording.words import counted
 
 from .. import units
-from ..figures.heatmap import (
-    mesh_heatmap,
-    mesh_rows_each,
-    rank_step_blocks,
-    rank_step_heatmap,
-)
+from ..figures.heatmap import rank_step_blocks, rank_step_heatmap
+from ..figures.mesh_grid import mesh_heatmap, mesh_rows_each
 from ..loaded_run import LoadedRun
 from ..mesh import RankStepMatrix, mesh_facets, rank_step_matrix, slowest_rank
 from ..state import METRICS, ViewState

@@ -278,7 +278,12 @@ def _memory(run: LoadedRun) -> list[Component]:
     ]
     if not rows:
         return []
-    columns = ["Stage", "Peak allocated", "Resident set", "Capacity", "Peak of capacity"]
+    # Where no allocator was seen, the share is that of the resident set.
+    is_resident = all(
+        _number(row["peak_bytes"]) is None for row in run.diagnosis.memory.to_dict("records")
+    )
+    share = "Resident of capacity" if is_resident else "Peak of capacity"
+    columns = ["Stage", "Peak allocated", "Resident set", "Capacity", share]
     return [card("Memory by stage", [table(columns, rows)])]
 
 

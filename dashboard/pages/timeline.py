@@ -18,7 +18,6 @@ from meshscope.analyze.wording.words import counted
 from .. import units
 from ..addresses import instant_address, page_address, perfetto_address
 from ..figures.timeline import shown_categories, timeline, uses_tile
-from ..figures.wait import wait_traces
 from ..instant import instant, sentences
 from ..loaded_run import LoadedRun, is_running
 from ..path_words import path_sentence
@@ -107,9 +106,7 @@ def _parts(run: LoadedRun, state: ViewState) -> _Parts:
     transfers = None if uses_tile(step, window) else run.transfers(step.step)
     rows, arrow = shown_rows(run, step, state), wait_arrow(run, state)
     url = instant_address(run.run_id, shown)
-    figure = timeline(step, window, url, outlined, transfers, rows=rows)
-    if arrow is not None:
-        figure.add_traces(wait_traces(arrow))
+    figure = timeline(step, window, url, outlined, transfers, rows=rows, wait=arrow)
     trace = html.A(
         "Trace of this window for Perfetto",
         href=perfetto_address(run.run_id, shown),

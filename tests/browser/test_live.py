@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.browser.conftest import SLOW_RANK, TRAINED, watched
 
+from meshscope.commands.arming import arm_aside
 from meshscope.commands.processes import are_gone
 from meshscope.dashboard.screenshot import served
 
@@ -87,7 +88,7 @@ def _kill(job: subprocess.Popen, runs: Path) -> None:
 def _live_page(browser, runs: Path):
     """Yield the live page of the job, with one rank selected."""
     with (
-        served(runs, are_gone=are_gone) as address,
+        served(runs, are_gone=are_gone, arm=arm_aside) as address,
         watched(browser, address) as page,
     ):
         page.set_default_timeout(PATIENCE_MS)
@@ -114,7 +115,8 @@ def _follow_elsewhere(page) -> None:
     here = page.url
     page.goto(f"/run/{RUN}/stragglers?rank=1")
     read = page.locator("#run-facts").inner_text()
-    expect(page.locator("#news")).to_contain_text("The run has recorded more")
+    more = "The run has recorded more"
+    expect(page.locator("#news")).to_contain_text(more, timeout=PATIENCE_MS)
     page.get_by_role("link", name="Show it as it is now").click()
     expect(page.locator("#run-facts")).not_to_have_text(read)
     assert page.url.endswith("/stragglers?rank=1")
@@ -138,6 +140,29 @@ def test_a_job_that_is_killed_is_followed_up_to_its_death(browser, tmp_path):
         expect(state).to_have_text(re.compile("broke off|job ended|crash"), timeout=PATIENCE_MS)
         expect(page.locator("#run-facts")).not_to_contain_text("running")
         expect(page.locator(".ms-marked")).to_contain_text("rank 1, selected")
+
+
+def test_a_deep_trace_is_armed_once_it_is_confirmed(browser, tmp_path):
+    """Fails when a trace is taken without a yes, or none after it, or the page does not say which steps."""
+    with _training(tmp_path, STEPS_FOR_EVER), _live_page(browser, tmp_path) as page:
+        expect(page.locator("#live-state")).to_have_text("running", timeout=PATIENCE_MS)
+        page.reload()
+        button, said = page.locator("#live-arm"), page.locator("#live-arm-said")
+        asked = []
+        page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+        button.click()
+        page.wait_for_timeout(2000)
+        assert "Record the next 3 steps of all ranks" in asked[0]
+        expect(said).to_be_empty()
+        page.once("dialog", lambda dialog: dialog.accept())
+        button.click()
+        expect(said).to_contain_text(
+            re.compile(r"2 ranks record steps \d+ to \d+"), timeout=PATIENCE_MS
+        )
+        until_s = time.monotonic() + PATIENCE_MS / 1000
+        while len(list((tmp_path / RUN).glob("rank*/traces/*.json.gz"))) < 2:
+            assert time.monotonic() < until_s, "no trace was written"
+            page.wait_for_timeout(500)
 
 
 def _stop(runs: Path, rank: int) -> None:

@@ -1,5 +1,6 @@
 """What a visitor sees and can do, on real runs in a real browser."""
 
+import os
 import re
 import shutil
 from contextlib import suppress
@@ -199,18 +200,25 @@ def test_a_selection_goes_along(page):
 
 
 def test_two_runs_side_by_side(page, runs_dir):
-    """Fails when another run cannot be chosen, or its comparison is lost by going back."""
-    if not (runs_dir / "again").exists():
-        shutil.copytree(runs_dir / TRAINED, runs_dir / "again")
+    """Fails when the last like run is not compared with, another cannot be chosen, or going back loses it."""
+    for hours, name in enumerate(("again", "earlier"), start=1):
+        if not (runs_dir / name).exists():
+            shutil.copytree(runs_dir / TRAINED, runs_dir / name)
+            for place in (runs_dir / name).rglob("*"):
+                then = place.stat().st_mtime - 3600 * hours
+                os.utime(place, (then, then))
+    page.goto("/")
+    expect(page.locator("#runs-grid .ag-row", has_text="earlier")).to_contain_text("ms")
     page.goto(f"/run/{TRAINED}/compare?rank=1")
-    expect(page.locator("#compare-content .ms-empty")).to_be_visible()
-    page.locator("#compare-before").click()
-    page.get_by_role("option", name="again").click()
     expect(page.locator(".ms-key", has_text="Change of the step")).to_contain_text("+0.0 %")
-    assert page.url.endswith("?rank=1&before=again")
+    expect(page.locator("#compare-before")).to_have_value("again")
+    expect(page.locator(".ms-gate")).to_contain_text("pass")
+    page.locator("#compare-before").click()
+    page.get_by_role("option", name="earlier").click()
+    page.wait_for_url("**/compare?rank=1&before=earlier")
+    expect(page.locator(".ms-keys")).to_contain_text("earlier")
     page.go_back()
-    expect(page.locator("#compare-content .ms-empty")).to_be_visible()
-    expect(page.locator("#compare-before")).to_have_value("")
+    expect(page.locator("#compare-before")).to_have_value("again")
 
 
 def test_everything_is_below_the_path_of_a_proxy(browser, runs_dir):

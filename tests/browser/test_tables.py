@@ -127,3 +127,56 @@ def test_an_open_table_follows_the_zoom(page):
     )
     assert page.locator("#timeline-graph").evaluate("figure => figure.isTheSame")
     expect(page.locator("#timeline-graph-caption")).not_to_contain_text("Whole step shows all")
+
+
+def _cells(page, title: str, column: int) -> list[str]:
+    """Return the shown cells of a column of the table in a card."""
+    card = page.locator(".ms-card", has=page.get_by_role("heading", name=title, exact=True))
+    return card.locator(f"tbody tr:not([hidden]) td:nth-child({column})").all_text_contents()
+
+
+def test_tables_of_pages_sort_search_and_page(page, profiled_run):
+    """Fails when a table of many kernels can be neither sorted, nor searched, nor paged, nor saved."""
+    page.goto(f"/run/{profiled_run}/kernels")
+    card = page.locator(".ms-card", has=page.get_by_role("heading", name="Kernels", exact=True))
+    expect(card.get_by_role("status")).to_contain_text("1–25 of")
+    whole = card.locator("tbody tr").count()
+    assert len(_cells(page, "Kernels", 1)) == 25 < whole
+    first = _cells(page, "Kernels", 1)
+    card.get_by_role("button", name="next rows").click()
+    assert not set(_cells(page, "Kernels", 1)[:3]) & set(first[:3])
+    count = card.locator("th", has_text="Count")
+    count.click()
+    expect(count).to_have_attribute("aria-sort", "descending")
+    counts = [int(cell.replace(",", "")) for cell in _cells(page, "Kernels", 3)]
+    assert counts == sorted(counts, reverse=True)
+    count.press("Enter")
+    expect(count).to_have_attribute("aria-sort", "ascending")
+    card.get_by_role("searchbox").fill("nccl")
+    expect(card.locator("tbody tr:not([hidden])").first).to_contain_text("nccl")
+    assert all("nccl" in cell.lower() for cell in _cells(page, "Kernels", 1))
+    card.get_by_role("searchbox").fill("no such kernel")
+    expect(card.get_by_role("status")).to_have_text("no such row")
+    with page.expect_download() as saved:
+        card.get_by_role("button", name="Kernels, as CSV").click()
+    assert saved.value.suggested_filename == "kernels.csv"
+    with open(saved.value.path(), encoding="utf-8") as file:
+        lines = list(csv.reader(file))
+    assert lines[0][:3] == ["Kernel", "Where", "Count"]
+    assert len(lines) == whole + 1
+
+
+def test_times_of_several_units_sort_by_length(page):
+    """Fails when 2 s is sorted before 30 ms, or sorting a table moves the page."""
+    page.goto(f"/run/{TRAINED}/mesh")
+    card = page.locator(".ms-card", has=page.get_by_role("heading", name="Ranks", exact=True))
+    head = card.locator("th", has_text="Waited a step")
+    expect(head).to_have_attribute("tabindex", "0")
+    head.scroll_into_view_if_needed()
+    before = page.locator("main").bounding_box()
+    head.click()
+    sizes = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
+    shown = [cell.split() for cell in _cells(page, "Ranks", 5)]
+    times = [float(number) * sizes[unit] for number, unit in shown]
+    assert times == sorted(times, reverse=True)
+    assert page.locator("main").bounding_box() == before

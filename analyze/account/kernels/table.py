@@ -61,6 +61,8 @@ def kernel_report(trace: Trace) -> KernelReport:
     Kernels that run at the same time on several streams both count, so that shares of
     the busy time may add up to more than one.
     """
+    if not trace.row_count("kernel") and trace.kernel_steps is None:
+        return _without_kernels(trace)
     ranks, parts = [], []
     for rank in trace.ranks:
         kernel = _device_work(trace, rank)
@@ -70,8 +72,7 @@ def kernel_report(trace: Trace) -> KernelReport:
     table = pd.DataFrame(ranks)
     busy_ns, step_ns = table["busy_ns"].sum(), table["step_ns"].sum(min_count=1)
     if not parts:
-        empty = pd.DataFrame(columns=[*_KEY, "total_ns"])
-        return KernelReport(ranks=table, kernels=empty, places=empty[[*PLACE]], limits=())
+        return _of_no_kernels(table)
     part = pd.concat(parts, ignore_index=True)
     totals = part[part["what"] == "sum"].drop(columns=["what", "bin"])
     kernels = _with_shares(_kernels(totals, part), busy_ns, step_ns)
@@ -83,6 +84,22 @@ def kernel_report(trace: Trace) -> KernelReport:
         places=places.sort_values("total_ns", ascending=False),
         limits=tuple(_limits(table, places)),
     )
+
+
+def _without_kernels(trace: Trace) -> KernelReport:
+    """Return the report of a capture without kernels: a thousand ranks are not looked at for that."""
+    steps = trace.frame("step")
+    step_ns = steps.groupby("rank")["dur_ns"].sum().reindex(list(trace.ranks))
+    known = dict.fromkeys(("span_ns", "busy_ns", "idle_ns"), 0)
+    counts = dict.fromkeys(("device_events", "unlinked_events", "unknown_ns"), 0)
+    unknown = dict.fromkeys(("starved_ns", "launch_bound_ns", "launch_bound_frac"))
+    told = {"step_ns": step_ns.to_numpy(), **known, **unknown}
+    return _of_no_kernels(pd.DataFrame({"rank": list(trace.ranks), **counts, **told}))
+
+
+def _of_no_kernels(ranks: pd.DataFrame) -> KernelReport:
+    empty = pd.DataFrame(columns=[*_KEY, "total_ns"])
+    return KernelReport(ranks=ranks, kernels=empty, places=empty[[*PLACE]], limits=())
 
 
 def _device_work(trace: Trace, rank: int) -> pd.DataFrame:

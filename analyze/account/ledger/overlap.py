@@ -17,7 +17,7 @@ from meshscope.probe.schema.terms import Axis
 from ...align.communication.events import CommunicationEvents
 from ...tables.arrays import FloatArray
 from ...tables.classes import COMPUTE_CLASSES, WIRE_CLASSES
-from ...tables.intervals import pair, total_length
+from ...tables.intervals import covered_lengths
 from .build import Ledger
 
 MOST_UNSEEN = 0.02
@@ -94,8 +94,6 @@ def overlaps(events: CommunicationEvents, ledger: Ledger) -> tuple[Overlap, ...]
 
 def _by_step(rows: pd.DataFrame, index: pd.MultiIndex) -> FloatArray:
     """Return how long some transfer of the axis was on the wire in each step of each rank."""
-    lengths = {
-        key: total_length(pair(own["split_ns"], own["end_ns"]))
-        for key, own in rows.groupby(["rank", "step"])
-    }
-    return np.array([lengths.get(key, 0) for key in index], dtype=np.float64)
+    at = index.get_indexer(pd.MultiIndex.from_frame(rows[["rank", "step"]]))
+    lengths = covered_lengths(at, rows["split_ns"], rows["end_ns"], len(index))
+    return lengths.astype(np.float64)

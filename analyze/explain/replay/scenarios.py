@@ -53,6 +53,17 @@ def step_lengths(
     return np.hstack([lanes.step_lengths(keep[:, block]) for block in lanes.blocks(keep.shape[1])])
 
 
+def times_and_lengths(
+    program: Program, effects: FloatArray | Sequence[EdgeEffect], keep: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the step times of ``replay_scenarios`` and the ``step_lengths`` of one replay for both."""
+    lanes = _Lanes(program, effects)
+    scale = program.windows.step_time_ns / lanes.recorded_step_ns
+    parts = [lanes.times_and_lengths(keep[:, block]) for block in lanes.blocks(keep.shape[1])]
+    times, lengths = zip(*parts, strict=True)
+    return np.concatenate(times) * scale, np.hstack(lengths)
+
+
 class _Lanes:
     """The contracted program with weights and effects folded, ready for blocks of lanes."""
 
@@ -99,6 +110,14 @@ class _Lanes:
     def step_lengths(self, keep: FloatArray) -> FloatArray:
         """Return the length of every step in a block of lanes, ``(steps, lanes)``."""
         ends, roots, _ = self._replay(keep)
+        return self._step_lengths(ends, roots)
+
+    def times_and_lengths(self, keep: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return step time and length of every step of a block of lanes."""
+        ends, roots, _ = self._replay(keep)
+        return self._step_time(ends, roots), self._step_lengths(ends, roots)
+
+    def _step_lengths(self, ends: FloatArray, roots: FloatArray) -> FloatArray:
         by_step = pd.DataFrame(ends).groupby(self._ends.step)
         if self._program.windows.chained:
             end = by_step.mean().to_numpy()

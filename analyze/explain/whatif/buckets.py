@@ -33,7 +33,8 @@ def gradient_chains(model: TransferModel, axis: str) -> pd.DataFrame:
     Returns:
         join, chain (number), size_bytes, start_ns (the last member's issue, less what was waited for
         those before), begin_ns (of the backward
-        pass it lies in, or start_ns), wire_ns, fixed_ns; in order of issue within a chain.
+        pass it lies in, or start_ns), wire_ns, fixed_ns, event (row of its first member in the model); in
+        order of issue within a chain.
     """
     frame = model.frame
     kind = frame["kind"].astype(str)
@@ -53,13 +54,14 @@ def gradient_chains(model: TransferModel, axis: str) -> pd.DataFrame:
             "wait_end_ns": frame["wait_end_ns"],
             "wire_ns": model.wire_ns,
             "fixed_ns": model.fixed_ns,
+            "event": np.arange(len(frame)),
         }
     )[wanted]
     passes, begin = _passes(model.trace, rows)
     rows = rows.assign(**{"pass": passes, "begin_ns": begin})
     one = rows.groupby("join", sort=False).agg(
         {
-            **dict.fromkeys((*_CHAIN, "size_bytes", "fixed_ns", "wire_ns"), "first"),
+            **dict.fromkeys((*_CHAIN, "size_bytes", "fixed_ns", "wire_ns", "event"), "first"),
             "start_ns": "max",
             "begin_ns": "max",
             "wait_end_ns": "min",
@@ -158,9 +160,24 @@ def _ready(time: FloatArray, amount: FloatArray, number: int) -> FloatArray:
     return np.asarray(time[:, after - 1] * (1 - part) + time[:, after] * part)
 
 
-def bucket_shares(model: TransferModel, axis: str, bucket_bytes: float | None) -> FloatArray:
-    """Return the share of each event's wire time that other buckets take away, ``(events,)``."""
-    chains = gradient_chains(model, axis)
+def bucket_shares(
+    model: TransferModel,
+    axis: str,
+    bucket_bytes: float | None,
+    chains: pd.DataFrame | None = None,
+) -> FloatArray:
+    """Return the share of each event's wire time that other buckets take away, ``(events,)``.
+
+    Args:
+        model: Transfers with their fixed times.
+        axis: Of which the buckets are changed.
+        bucket_bytes: Most bytes of a bucket; None for one bucket.
+        chains: Those of the axis where they are known, of a model that may have other fixed times.
+    """
+    if chains is None:
+        chains = gradient_chains(model, axis)
+    else:
+        chains = chains.assign(fixed_ns=model.fixed_ns[chains["event"].to_numpy()])
     shares = np.zeros(len(model.frame))
     if chains.empty:
         return shares

@@ -14,7 +14,7 @@ from meshscope.probe.schema.terms import Axis
 from ...tables.arrays import FloatArray
 from ..replay.edge_effect import edge_effect
 from ..replay.program import Program
-from ..replay.scenarios import replay_scenarios, step_lengths
+from ..replay.scenarios import times_and_lengths
 from ..run_account import Account
 from .buckets import bucket_shares, chain_ends, gradient_chains
 from .hierarchy import NO_SUMS, ONE_HOST, UNEVEN, hierarchy_shares
@@ -139,7 +139,7 @@ def _buckets(
             account,
             program,
             *(
-                bucket_shares(model.with_fixed(fixed), axis, size)
+                bucket_shares(model.with_fixed(fixed), axis, size, chains)
                 for fixed in (model.low_ns, model.fixed_ns, model.high_ns)
             ),
         ),
@@ -183,8 +183,7 @@ def _gain(
     ]
     # A lane without each of the three, and one that is as recorded.
     keep = np.column_stack([1.0 - np.eye(len(effects)), np.ones(len(effects))])
-    times = replay_scenarios(program, effects, keep)[0]
-    lengths = step_lengths(program, effects, keep)
+    times, lengths = times_and_lengths(program, effects, keep)
     gains = (measured * (1.0 - times[:-1] / times[-1])).tolist()
     width = half_width(lengths[:, -1] - lengths[:, 0])
     spread = 0.0 if np.isnan(width) else width

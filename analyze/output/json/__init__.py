@@ -9,7 +9,7 @@ from meshscope.probe.schema.first_use import at_first_use
 
 if TYPE_CHECKING:
     from .breakdown import breakdown_to_json
-    from .collectives import collectives_to_json
+    from .collectives import collectives_to_json, communication_to_json
     from .comparison import comparison_to_json
     from .critical_path import critical_path_to_json
     from .diagnosis import diagnosis_to_json
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "breakdown_to_json",
     "collectives_to_json",
+    "communication_to_json",
     "comparison_to_json",
     "critical_path_to_json",
     "diagnosis_to_json",
@@ -36,6 +37,7 @@ if not TYPE_CHECKING:  # A checker would take this for a module that has any nam
         {
             "breakdown_to_json": "breakdown",
             "collectives_to_json": "collectives",
+            "communication_to_json": "collectives",
             "comparison_to_json": "comparison",
             "critical_path_to_json": "critical_path",
             "diagnosis_to_json": "diagnosis",

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from ...account.ledger.overlap import Overlap
 from ...explain.whatif.returns import TransferReturn
+
+
+class Pair(NamedTuple):
+    """What one rank sent to another."""
+
+    source: int
+    target: int
+    total_bytes: int
+    bytes_per_s: float | None
+    """Bus bandwidth; None unknown."""
 
 
 def group_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -40,15 +50,26 @@ def pair_matrix(transfers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ranks, and two matrices (source, target) with null where nothing was sent or is known. Of a
         pair in several groups the bandwidth is that of the group with most bytes.
     """
-    ranks = sorted({row[end] for row in transfers for end in ("source", "target")})
+    pairs = pair_rows(transfers)
+    ranks = sorted({end for pair in pairs for end in pair[:2]})
     at = {rank: place for place, rank in enumerate(ranks)}
     amount: list[list[int | None]] = [[None] * len(ranks) for _ in ranks]
     speed: list[list[float | None]] = [[None] * len(ranks) for _ in ranks]
-    for row in sorted(transfers, key=lambda one: one["total_bytes"] or 0):
-        source, target = at[row["source"]], at[row["target"]]
-        amount[source][target] = (amount[source][target] or 0) + (row["total_bytes"] or 0)
-        speed[source][target] = row["bus_bandwidth_p50_bytes_per_s"]
+    for pair in pairs:
+        amount[at[pair.source]][at[pair.target]] = pair.total_bytes
+        speed[at[pair.source]][at[pair.target]] = pair.bytes_per_s
     return {"ranks": ranks, "total_bytes": amount, "bus_bandwidth_bytes_per_s": speed}
+
+
+def pair_rows(transfers: Sequence[dict[str, Any]]) -> list[Pair]:
+    """Return the pairs of the same that sent, by source and target: of many ranks these are few."""
+    found: dict[tuple[int, int], Pair] = {}
+    for row in sorted(transfers, key=lambda one: one["total_bytes"] or 0):
+        key = row["source"], row["target"]
+        before = found[key].total_bytes if key in found else 0
+        total = before + (row["total_bytes"] or 0)
+        found[key] = Pair(*key, total, row["bus_bandwidth_p50_bytes_per_s"])
+    return [found[key] for key in sorted(found)]
 
 
 def overlap_rows(found: Sequence[Overlap]) -> list[dict[str, Any]]:

@@ -59,10 +59,20 @@ def collectives_to_json(trace: Trace, account: Account | None = None) -> dict[st
         trace: The capture.
         account: Its account, where it was measured already.
     """
-    match, sent = match_collectives(trace), match_p2p(trace)
-    windows = step_windows(trace)
+    match = match_collectives(trace)
+    told = _communication(trace, match, account)
+    pairs = pair_matrix(told["transfers"])
+    return {**told, "collectives": list(_collectives(match)), "pairs": pairs}
+
+
+def communication_to_json(trace: Trace, account: Account | None = None) -> dict[str, Any]:
+    """Return the same without ``collectives`` and ``pairs``: of many ranks these are nearly all of it."""
+    return _communication(trace, match_collectives(trace), account)
+
+
+def _communication(trace: Trace, match: CollectiveMatch, account: Account | None) -> dict[str, Any]:
+    sent, windows = match_p2p(trace), step_windows(trace)
     events = communication_events(trace, windows)
-    transfers = _transfers(sent)
     return {
         "version": 1,
         "analysed_steps": _steps_of(windows),
@@ -75,9 +85,8 @@ def collectives_to_json(trace: Trace, account: Account | None = None) -> dict[st
             }
             for row in trace.frame("group").to_dict("records")
         ],
-        "collectives": list(_collectives(match)),
-        "transfers": transfers,
-        "pairs": pair_matrix(transfers),
+        "collective_count": len(match.collectives),
+        "transfers": _transfers(sent),
         "sizes": _records(size_buckets(match.collectives, sent.transfers)),
         "expected": expected_to_json(expected_and_seen(trace, windows)),
         "bandwidths": group_rows(group_bandwidths(trace, match.collectives)),

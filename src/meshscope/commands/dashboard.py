@@ -10,6 +10,7 @@ import typer
 from meshscope.analyze.wording.command_line import command_line
 from meshscope.probe.schema.message import message
 
+from .arming import arm_aside
 from .processes import are_gone
 
 
@@ -53,7 +54,15 @@ def dashboard(
         )
     if token_file is not None:
         token = _token_of(token_file)
-    serve(runs_dir, host=host, port=port, token=token, public=public_url, are_gone=are_gone)
+    serve(
+        runs_dir,
+        host=host,
+        port=port,
+        token=token,
+        public=public_url,
+        are_gone=are_gone,
+        arm=arm_aside,
+    )
 
 
 def _token_of(file: Path) -> str:

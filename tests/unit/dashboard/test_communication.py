@@ -7,6 +7,7 @@ from plotly.utils import PlotlyJSONEncoder
 
 from meshscope.analyze import load_trace
 from meshscope.analyze.output.json import collectives_to_json
+from meshscope.analyze.output.json.bandwidth import Pair
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, write_run
 from meshscope.dashboard import create_app, units
 from meshscope.dashboard.callbacks import page_of
@@ -84,17 +85,29 @@ def test_port_figure_has_rate_and_phases():
     assert all(list(bar.x) == [0.5, 2.0] and list(bar.width) == [1.0, 2.0] for bar in bars)
 
 
+@pytest.mark.parametrize(
+    ("rate", "unit", "shown"), [(2e9, "GB/s", 2.0), (1.5e6, "MB/s", 1.5), (0.0, "B/s", 0.0)]
+)
+def test_the_unit_of_an_axis_fits_its_rates(rate, unit, shown):
+    """Fails when the ports of a small job are drawn as thousandths of GB/s."""
+    series = {
+        "begin_ns": [0.0],
+        "end_ns": [1e9],
+        "bytes_per_s": [rate],
+        "phase_frac": {phase: [0.2] for phase in PHASES},
+    }
+    port = {"direction": "tx", "speed_bytes_per_s": 4e9, "series": series}
+    figure = port_figure([port], PHASES)
+    assert figure.layout.yaxis.title.text == unit
+    assert list(figure.data[0].y) == [shown, shown]
+    assert figure.data[0].customdata[0] == units.rate(rate, "B/s")
+
+
 def sends(ranks):
     """Return a ring of sends, of which the last has no known bandwidth."""
-    size, speed = ([[None] * ranks for _ in range(ranks)] for _ in range(2))
-    for rank in range(ranks):
-        size[rank][(rank + 1) % ranks] = 2e6
-        speed[rank][(rank + 1) % ranks] = 3e9 if rank else None
-    return {
-        "ranks": list(range(ranks)),
-        "total_bytes": size,
-        "bus_bandwidth_bytes_per_s": speed,
-    }
+    return [
+        Pair(rank, (rank + 1) % ranks, 2_000_000, 3e9 if rank else None) for rank in range(ranks)
+    ]
 
 
 @pytest.mark.parametrize(("ranks", "kind"), [(4, "heatmap"), (128, "scatter")])

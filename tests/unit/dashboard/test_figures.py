@@ -9,7 +9,8 @@ import pytest
 from meshscope.analyze import Bar
 from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Category, palette
 from meshscope.analyze.output.timeline.slices import MARK, StepSlices
-from meshscope.dashboard.figures.heatmap import mesh_heatmap, rank_step_heatmap
+from meshscope.dashboard.figures.heatmap import rank_step_heatmap
+from meshscope.dashboard.figures.mesh_grid import mesh_heatmap
 from meshscope.dashboard.figures.timeline import MAX_BARS, timeline, uses_tile
 from meshscope.dashboard.figures.waterfall import meanings, waterfall
 from meshscope.dashboard.mesh import MeshFacet, RankStepMatrix, in_blocks
@@ -207,13 +208,12 @@ def test_one_slow_rank_is_seen_in_any_grid(data, tensor):
         rank = np.arange(data * 2).reshape(data, 2)
         facets.append(MeshFacet(tp=tp, slowdown=slowdown, rank=rank))
     figure = mesh_heatmap(facets)
-    first = figure.data[0]
-    span = figure.layout.yaxis.domain
-    cell = (figure.layout.height - 110) * (span[1] - span[0]) / len(first.z)
+    (grid,) = figure.data
+    cell = np.diff(grid.y)[1] * (figure.layout.height - 110) / (grid.y[-1] - grid.y[0])
     assert cell >= 1.5
-    assert 2 * first.ygap < cell
-    assert np.array(first.z).max() == 1.2
-    assert first.customdata[np.array(first.z) == 1.2] == 7
+    assert 2 * grid.ygap < cell
+    assert np.nanmax(np.array(grid.z)) == 1.2
+    assert grid.customdata[np.array(grid.z) == 1.2].tolist() == [[7, "tp0, dp3, pp1"]]
 
 
 def test_a_block_without_a_value_is_a_gap():
@@ -231,8 +231,16 @@ def test_one_grid_for_each_tensor_rank():
         for tp in range(5)
     ]
     figure = mesh_heatmap(facets)
-    assert len(figure.data) == 5
-    assert figure.data[4].text[1][2] == "r29<br>1.00"
+    # Rows: a title and two data ranks, twice. Columns: three stages and a space, four times.
+    (grid,) = figure.data
+    assert np.array(grid.z).shape == (6, 15)
+    assert grid.text[5][2] == "r29<br>1.00"
+    assert [one.text for one in figure.layout.annotations] == [
+        f"tensor rank {tp}" for tp in range(5)
+    ]
+    assert len(figure.layout.meta["table"]["rows"]) == 5 * 6
+    assert figure.layout.meta["table"]["rows"][-1] == ["tp4", "dp1", "pp2", 1.0]
+    assert list(figure.layout.xaxis.ticktext[:3]) == ["pp0", "pp1", "pp2"]
 
 
 def test_every_category_has_a_colour_and_a_name():

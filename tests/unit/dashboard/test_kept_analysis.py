@@ -14,7 +14,7 @@ from tests.unit.dashboard.conftest import write_job, write_synthetic
 from meshscope.dashboard import kept_analysis, loaded_run
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.kept_analysis import KeptAnalyses
-from meshscope.dashboard.kept_run import line_of
+from meshscope.dashboard.loaded_run import line_of
 from meshscope.dashboard.run_files import ANALYSIS, SourceState, source_state
 from meshscope.dashboard.store import RunStore
 

@@ -12,7 +12,9 @@ from meshscope.analyze.wording.message import message
 from meshscope.dashboard.app import create_app
 from meshscope.dashboard.live import live
 from meshscope.dashboard.loaded_run import RECENT_NS, is_running
+from meshscope.dashboard.pages import live as page
 from meshscope.dashboard.pages import shell
+from meshscope.dashboard.state import ViewState
 from meshscope.dashboard.store import News, RunStore
 from meshscope.dashboard.trust import trust
 from meshscope.dashboard.units import is_unknown
@@ -208,3 +210,38 @@ def test_the_sums_of_a_window_are_those_of_its_slices(store):
 def test_what_is_unknown_is_recognised(value, unknown):
     """Fails when zero is called unknown, or a missing value is printed as nan."""
     assert is_unknown(value) is unknown
+
+
+def test_a_deep_trace_is_offered_of_a_running_job_alone(tmp_path):
+    """Fails when a finished job has a button that records it, or one is there that nobody answers."""
+    name = write_synthetic(tmp_path, "hang:rank=3,first_step=2")
+    run = RunStore(tmp_path).get(name)
+    running = live(run)["state"] == "running"
+    offered = [
+        "live-arm" in str(page.layout(run, ViewState(), can_arm=can).to_plotly_json())
+        for can in (True, False)
+    ]
+    assert offered == [running, False]
+
+
+@pytest.mark.parametrize(("confirmed", "armed"), [(None, 0), (1, 1)])
+def test_nothing_is_armed_without_a_yes(tmp_path, confirmed, armed):
+    """Fails when a request of the page records a job that nobody confirmed, or one that has ended."""
+    name, asked = write_synthetic(tmp_path, "hang:rank=3,first_step=2"), []
+    app = create_app(tmp_path, arm=lambda path: asked.append(path.name) or "2 ranks record steps 3")
+    body = {
+        "output": "live-arm-said.children",
+        "outputs": {"id": "live-arm-said", "property": "children"},
+        "inputs": [{"id": "live-arm-confirm", "property": "submit_n_clicks", "value": confirmed}],
+        "state": [{"id": "url", "property": "pathname", "value": f"/run/{name}/live"}],
+        "changedPropIds": ["live-arm-confirm.submit_n_clicks"],
+    }
+    client = app.server.test_client()
+    answer = client.post("/_dash-update-component", json=body)
+    assert asked == [name] * armed
+    assert ("record steps 3" in answer.text) == bool(armed)
+    foreign = client.post(
+        "/_dash-update-component", json=body, headers={"Sec-Fetch-Site": "cross-site"}
+    )
+    assert foreign.status_code == 403
+    assert asked == [name] * armed

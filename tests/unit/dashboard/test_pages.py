@@ -1,14 +1,16 @@
 """What stands on the pages of a small job, and what a control changes."""
 
 import json
+import os
 import re
+import time
 from dataclasses import replace
 
 import pytest
 from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
 from tests.deep_run import make_run
-from tests.unit.dashboard.conftest import write_job
+from tests.unit.dashboard.conftest import write_job, write_synthetic
 
 from meshscope.analyze import Finding
 from meshscope.analyze.wording.labels import place_words
@@ -376,7 +378,7 @@ def test_a_run_is_compared_with_another(runs_dir, store):
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("", "Choose the run that came before"),
+        ("", "No earlier run has this mesh: choose one"),
         ("?before=nope", "cannot be compared: nope: there is no such run"),
         ("?before=notes.txt", "cannot be compared: "),
         ("?before=../job", "left out: before"),
@@ -385,6 +387,46 @@ def test_a_run_is_compared_with_another(runs_dir, store):
 def test_a_comparison_that_cannot_be_is_explained(runs_dir, store, query, words):
     """Fails when a run that is not there, or none, ends in a blank or broken page."""
     assert words in _text(_compared(runs_dir, store, query))
+
+
+def test_a_run_is_compared_with_the_last_like_it(runs_dir, store):
+    """Fails when a reader has to search the run before among all, or gets one of another mesh or of later."""
+    for name, hours in (("older", 3), ("like", 2), ("later", -1)):
+        write_job(runs_dir / name)
+        then = time.time() - 3600 * hours
+        for place in (runs_dir / name).rglob("*"):
+            os.utime(place, (then, then))
+    write_synthetic(runs_dir, "slow_rank:rank=3,factor=1.5")
+    store.entries(max_new=9)
+    page = page_of(store, "/run/job/compare", "?rank=1&metric=nonsense")
+    assert page["compare-before"].value == "like"
+    assert page["compare-drawn"].data == "?rank=1&before=like"
+    text = _text(page)
+    assert "left out: metric" in text
+    result = comparison(store, store.get("job"), ViewState())
+    assert result["before_id"] == "like"
+    assert result["gate"]["verdict"] in {"pass", "inconclusive"}
+    assert json.dumps(result["gate"]["why"]) in text
+
+
+def test_a_gate_fails_a_run_with_more_work(runs_dir, store):
+    """Fails when the page of two runs shows more passes as a change of the time alone, without a verdict."""
+    other = write_synthetic(runs_dir, "slow_rank:rank=3,factor=1.5")
+    store.entries(max_new=9)
+    gate = comparison(store, store.get("job"), ViewState(before=other))["gate"]
+    assert gate["verdict"] in {"fail", "incomparable"}
+    text = _text(page_of(store, "/run/job/compare", f"?before={other}"))
+    assert json.dumps(gate["verdict"]) in text
+
+
+def test_large_runs_are_measured_after_the_page(runs_dir, store, monkeypatch):
+    """Fails when the tab of the comparison does not open until two large runs are measured."""
+    monkeypatch.setattr("meshscope.dashboard.loaded_run._MANY_RECORDS", 0)
+    page = _compared(runs_dir, store, "?before=silent")
+    assert page["compare-wait"].max_intervals == 1
+    assert "Comparing with silent" in _text(page)
+    comparison(store, store.get("job"), ViewState(before="silent"))
+    assert "change-graph" in _text(page_of(store, "/run/job/compare", "?before=silent"))
 
 
 def test_a_folder_of_one_run_has_nothing_to_compare_with(store):

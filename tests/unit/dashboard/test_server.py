@@ -5,11 +5,13 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 
 import pytest
+from flask import Flask
 
-from meshscope.dashboard import serve
+from meshscope.dashboard import serve, server
 from meshscope.probe.schema.errors import ConfigError
 
 _PROGRAM = "import pathlib, sys; from meshscope.dashboard import serve; serve(pathlib.Path(sys.argv[1]), port=0)"
@@ -48,3 +50,25 @@ def test_an_impossible_address_is_one_error(runs_dir, host, port):
     """Fails when a wrong address ends in a traceback, or another one is listened on."""
     with pytest.raises(ConfigError, match="cannot listen here"):
         serve(runs_dir, host=host, port=port)
+
+
+def test_unused_memory_is_given_back_after_answers(monkeypatch):
+    """Fails when what each answer leaves behind adds up, until the server holds twice what its runs take."""
+    given = threading.Event()
+    monkeypatch.setattr(server, "release_unused", given.set)
+    monkeypatch.setattr(server, "_REST_S", 0.0)
+    app = Flask(__name__)
+    app.add_url_rule("/", view_func=lambda: "there")
+    server._give_back(app)
+    assert app.test_client().get("/").text == "there"
+    assert given.wait(30)
+
+
+def test_tables_are_held_by_the_c_library():
+    """Fails when the pool of Arrow keeps as much memory again as the tables of all runs take."""
+    code = (
+        "import pyarrow as pa; from meshscope.dashboard.object_memory import waste_little; "
+        "waste_little(); print(pa.default_memory_pool().backend_name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "system"

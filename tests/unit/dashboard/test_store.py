@@ -188,7 +188,7 @@ def test_what_was_analysed_is_not_measured_again(runs_dir, monkeypatch):
     monkeypatch.setattr("meshscope.dashboard.paths.measure", None)
     monkeypatch.setattr("meshscope.analyze.findings.diagnosis.measure", None)
     assert run.path(0).path.pieces["dur_ns"].sum() > 0
-    assert run.collectives()["collectives"]
+    assert run.communication()["collective_count"]
 
 
 def test_zooming_does_not_rebuild_the_step(runs_dir):

@@ -214,3 +214,20 @@ def test_a_real_trace_agrees_with_the_breakdown(traces_dir):
     assert report["span_ns"].to_dict() == rows["span_ns"].to_dict()
     assert (report["launch_bound_ns"] <= report["starved_ns"]).all()
     assert (report["starved_ns"] <= report["idle_ns"]).all()
+
+
+def test_a_capture_without_kernels_is_not_searched_rank_by_rank(monkeypatch):
+    """If this fails, a page waits for ten seconds to be told that a large run has no kernels."""
+    steps = [{"rank": rank, "step": 0, "start_ns": 0, "dur_ns": 10 + rank} for rank in range(3)]
+    trace, looks = trace_of(name=names(), step=steps), []
+    rows = kernels_to_json(trace)["ranks"]
+    assert list(rows) == ["0", "1", "2"]
+    assert rows["2"]["device_events"] == 0
+    assert rows["2"]["span_ns"] is None
+    assert kernel_report(trace).ranks["step_ns"].tolist() == [10, 11, 12]
+    look = type(trace).rank_frame
+    monkeypatch.setattr(
+        type(trace), "rank_frame", lambda own, *args: looks.append(args[1]) or look(own, *args)
+    )
+    kernels_to_json(trace)
+    assert set(looks) <= {0}

@@ -1,0 +1,142 @@
+"""What pages say, kept beside the analysis of a run, and what is made before somebody asks."""
+
+import json
+import threading
+
+import pytest
+from tests.unit.dashboard.conftest import write_synthetic
+from tests.unit.dashboard.test_kept_analysis import age, only, opened
+
+from meshscope.dashboard import loaded_run
+from meshscope.dashboard.background import Background
+from meshscope.dashboard.kept_analysis import KeptAnalyses
+from meshscope.dashboard.kept_pages import KeptPages
+from meshscope.dashboard.run_files import ANALYSIS
+from meshscope.dashboard.store import RunStore
+
+SLOW = "slow_rank:rank=3,factor=1.5"
+NAME = "page-communication.json"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with one run that nobody writes any more."""
+    write_synthetic(tmp_path / "runs", SLOW)
+    age(tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def test_the_page_of_communication_is_kept(folder, tmp_path, monkeypatch):
+    """Fails when each restart measures a run again for its communication, or says something else of it."""
+    before = opened(folder, tmp_path / "cache").communication()
+    assert (only(folder) / ANALYSIS / NAME).stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(loaded_run, "communication_to_json", None)
+    monkeypatch.setattr("meshscope.dashboard.paths.measure", None)
+    after = opened(folder, tmp_path / "cache")
+    assert after.is_kept
+    assert after.communication() == before
+    assert before["collective_count"] > 0
+    assert before["expected"]["rows"] or before["expected"]["unknown"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace(json.loads(text)["analysis"], "of another run"),
+        lambda _: "[]",
+        lambda text: json.dumps(json.loads(text) | {"value": 5}),
+    ],
+)
+def test_what_is_damaged_or_of_another_analysis_is_made_anew(folder, tmp_path, damage):
+    """Fails when half a file, or one of another analysis, takes a page down or is shown on it."""
+    before = opened(folder, tmp_path / "cache").communication()
+    place = only(folder) / ANALYSIS / NAME
+    place.write_text(damage(place.read_text()))
+    assert opened(folder, tmp_path / "cache").communication() == before
+    assert json.loads(place.read_text())["value"] == before
+
+
+def test_nothing_is_kept_where_others_may_write(tmp_path):
+    """Fails when another user could have the dashboard write into a folder of theirs."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    KeptPages(theirs, "a").keep("communication", {"one": 1})
+    KeptPages(tmp_path / "gone", "a").keep("communication", {"one": 1})
+    (tmp_path / "link").symlink_to(theirs)
+    KeptPages(tmp_path / "link", "a").keep("communication", {"one": 1})
+    assert not list(theirs.iterdir())
+
+
+def test_communication_is_made_before_somebody_asks(folder, tmp_path):
+    """Fails when the first click on the page of communication waits, though its account was at hand before."""
+    background = Background()
+    analyses = KeptAnalyses(tmp_path / "cache")
+    store = RunStore(folder, analyses=analyses, background=background)
+    store.get(only(folder).name)
+    ended = threading.Event()
+    background.later("end", ended.set)
+    assert ended.wait(60)
+    assert (only(folder) / ANALYSIS / NAME).is_file()
+
+
+def test_work_is_done_once_and_a_failure_ends_nothing():
+    """Fails when what waits already is done again, or one failure leaves the rest undone for ever."""
+    background, done, go = Background(), [], threading.Event()
+    background.later("first", go.wait)
+    background.later("bad", lambda: 1 / 0)
+    for _ in range(3):
+        background.later("same", lambda: done.append(1))
+    ended = threading.Event()
+    background.later("end", ended.set)
+    go.set()
+    assert ended.wait(30)
+    assert done == [1]
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    """Have every run analysed in a process of its own."""
+    monkeypatch.setattr("meshscope.dashboard.kept_run.LEAST_BYTES", 0)
+
+
+def test_a_large_run_is_analysed_in_a_process_of_its_own(folder, tmp_path, apart, monkeypatch):
+    """Fails when the memory of an analysis stays with the server, or its pages have to measure the run again."""
+    for name in ("account_or_end", "communication_to_json"):
+        monkeypatch.setattr(loaded_run, name, None)
+    monkeypatch.setattr("meshscope.dashboard.paths.measure", None)
+    run = opened(folder, tmp_path / "cache")
+    assert run.is_kept
+    assert str(run.diagnosis.findings[0].claim).startswith("Rank 3")
+    assert run.communication()["collective_count"] > 0
+    step = run.diagnosis.ledger["step"].iloc[0]
+    assert any(place.name.startswith("page-path-") for place in run.pages.folder.iterdir())
+    assert run.path_unknown_because(step) == ""
+
+
+def test_where_no_process_can_be_had_the_server_analyses(folder, tmp_path, apart, monkeypatch):
+    """Fails when a machine on which no process can be started shows no runs."""
+    monkeypatch.setattr("meshscope.dashboard.apart.sys.executable", str(tmp_path / "none"))
+    run = opened(folder, tmp_path / "cache")
+    assert not run.is_kept
+    assert run.diagnosis.findings
+    monkeypatch.setattr("meshscope.dashboard.apart.sys.executable", "/bin/false")
+    for place in (only(folder) / ANALYSIS).iterdir():
+        place.unlink()
+    assert not opened(folder, tmp_path / "cache").is_kept
+
+
+def test_a_path_is_kept_to_the_last_digit(folder, tmp_path, monkeypatch):
+    """Fails when the path that a finding leads to is measured again after each restart, or is another one."""
+    before = opened(folder, tmp_path / "cache").path(1)
+    monkeypatch.setattr("meshscope.dashboard.paths.measure", None)
+    after = opened(folder, tmp_path / "cache")
+    assert after.path(1).path.pieces.equals(before.path.pieces)
+    assert after.path(1).path.end_ns == before.path.end_ns
+    place = only(folder) / ANALYSIS / "page-path-1.json"
+    for damaged in ({"step": 1}, {"step": 1, "pieces": {"rank": [[1]]}}):
+        value = json.loads(place.read_text()) | {"value": damaged}
+        place.write_text(json.dumps(value))
+        monkeypatch.undo()
+        assert opened(folder, tmp_path / "cache").path(1).path.pieces.equals(before.path.pieces)
