@@ -197,6 +197,8 @@ def _with_causes(
     times, waiting = _replayed(program, players, overlaps, masks)
     account = _wait_account(ledger, waiting)
     released = released_gains(program, ledger, players, overlaps)
+    if released is None:
+        released = np.asarray(_removal_gains(times, masks, len(players)))
     causes = _causes(players, off, (order, masks), (times, waiting, released), measured)
     causes = _with_slow_hosts(causes, program, players)
     refused = tuple(

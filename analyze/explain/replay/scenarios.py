@@ -11,8 +11,9 @@ import pandas as pd
 from ...formulas.schedules.engine import LANE_BLOCK
 from ...tables.arrays import FloatArray, IntArray
 from .contraction import Contraction, contract
-from .edge_effect import EdgeEffect, as_effects, edge_effect
-from .lanes import cause_weights, lane_replay
+from .edge_effect import EdgeEffect, as_effects
+from .effect_folding import EffectFolding
+from .lanes import cause_weights, lane_replay, level_places
 from .marks import END
 from .program import Program
 
@@ -69,15 +70,16 @@ class _Lanes:
         self._ends_origin = contraction.origin(self._ends.rows)
         base_ns, self._base_of_ends = self._folded(base, with_offsets=True)
         del base
-        folded, of_ends = [], []
-        for part in parts:
-            edges, ends = self._folded(_Weights.of(program, part))
-            folded.append(edge_effect(edges))
-            of_ends.append(ends)
-        self._effects_of_ends = np.stack(of_ends, axis=1)
+        place = level_places(contraction.graph)
+        folding = EffectFolding(contraction, place, self._ends_origin)
+        folded, of_ends = zip(*(folding.fold(*part) for part in parts), strict=True)
+        del folding
+        self._effects_of_ends = np.zeros((len(self._ends.rows), len(parts)))
+        for cause, late in enumerate(of_ends):
+            self._effects_of_ends[late.edge, cause] = late.ns
         wanted = self._ends_origin.node
         causes = cause_weights(folded, len(base_ns))
-        self._lanes = lane_replay(contraction, base_ns, causes, wanted)
+        self._lanes = lane_replay(contraction, base_ns, causes, wanted, place)
 
     def blocks(self, lanes: int) -> Iterator[slice]:
         """Yield slices of lanes that are few enough to be held at once."""
@@ -219,14 +221,6 @@ class _Weights(NamedTuple):
         """Return the weights as recorded."""
         wire_ns = np.concatenate([program.queue.ns, program.wire_ns])
         return cls(program.marks["work_ns"].to_numpy(np.float64).copy(), wire_ns)
-
-    @classmethod
-    def of(cls, program: Program, effect: _Split) -> _Weights:
-        """Return the weights of an effect alone."""
-        weights = cls(np.zeros(len(program.marks)), np.zeros(len(program.wire_event)))
-        effect.work.add_to(weights.work_ns)
-        effect.wire.add_to(weights.wire_ns)
-        return weights
 
     def take_away(self, effect: _Split) -> None:
         """Subtract an effect, in place."""
