@@ -19,8 +19,8 @@ from ...tables.classes import class_code
 from ...tables.results import Cause, WaitAccount
 from ...wording.message import Message, Text, message
 from ..replay.program import Program
-from .effects import time_inside
 from .launches import MOVED, LateLaunches
+from .time_inside import time_inside
 from .workers import OTHERS
 
 MAX_WAIT_APART = 0.02

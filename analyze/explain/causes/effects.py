@@ -34,21 +34,18 @@ from ...tables.centres import (
     to_mean_steps,
 )
 from ...tables.classes import CLASSES, COMPUTE_CLASSES, STALLS, class_code
-from ...tables.intervals import covered_length, union
 from ...tables.trace import Trace, stage_of_ranks
 from ..replay.program import Program
+from .idle_cells import idle_as_one
 from .kinds_of_steps import kinds_of_steps
 from .peer_classes import peer_classes
 from .rank_kinds import kinds_of_ranks
+from .time_inside import times_inside
 
 PASSES = {"forward_frac": ("forward",), "backward_frac": ("backward", "recompute")}
 """Classes of the ledger that are computed once a microbatch, by the direction of the pass."""
 MOSTLY = 0.5
 """A cell is a pass if more than that part of its computing is."""
-LONGEST_LINE_NS = 2**61
-"""Length of a line on which the times of several ranks are compared at once."""
-EDGES_AT_ONCE = 1 << 20
-"""About how many work edges are compared at once, which bounds the memory that it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +55,15 @@ class Work:
     cell: IntArray
     """Cell of each work edge."""
     cells: pd.DataFrame
-    """rank, step, interval, peer_class (of the step; -1: deviates from all peers), work_ns (without the
+    """rank, step, interval, alike (how many cells it is: those in which nobody of a class works are one, the
+    first of them), peer_class (of the step; -1: deviates from all peers), work_ns (without the
     stalls of its host), compute_ns, clock_ns (what a slow clock of its device cost, which the
     other two are without), forward_frac, backward_frac (parts of what it computes; recomputation is part of
     the backward), is_pass (whether these two are most of it)."""
     edge_work_ns: FloatArray
     """Work of each edge without the stalls of its host, and without what slow clocks cost."""
+    busy_edge: IntArray
+    """Edges with any work."""
     edge_host_ns: dict[str, FloatArray]
     """Time of each edge in the host classes of the ledger that occur at all."""
     peer_class: dict[int, int]
@@ -96,20 +96,17 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
         _interval(marks, program.is_recorded_issue)[edge],
     )
     work = marks["work_ns"].to_numpy()[edge].astype(np.float64)
-    host = {
-        name: time_inside(marks, edge, ledger, [class_code(name)])
-        for name in STALLS
-        if ledger.by_step[name].any()
-    }
-    for stall in host.values():
-        work -= stall
-    passes = {
-        name: time_inside(marks, edge, ledger, list(map(class_code, classes)))
-        for name, classes in PASSES.items()
-    }
+    stalls = [name for name in STALLS if ledger.by_step[name].any()]
     in_passes = {name for classes in PASSES.values() for name in classes}
     others = [name for name in COMPUTE_CLASSES if name not in in_passes]
-    compute = sum(passes.values()) + time_inside(marks, edge, ledger, list(map(class_code, others)))
+    kinds = [*([name] for name in stalls), *PASSES.values(), others]
+    inside = times_inside(marks, edge, ledger, [list(map(class_code, kind)) for kind in kinds])
+    host = dict(zip(stalls, inside, strict=False))
+    for stall in host.values():
+        work -= stall
+    passes = dict(zip(PASSES, inside[len(stalls) :], strict=False))
+    compute = sum(passes.values()) + inside[-1]
+    del inside
     cell, first = _numbered_runs(*keys)
     names = ("rank", "step", "interval")
     cells = pd.DataFrame({name: key[first] for name, key in zip(names, keys, strict=True)})
@@ -124,13 +121,15 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
     rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))
     # Of a known mesh the ranks of a stage hold the same part of the model.
-    kinds = stage if trace.layout is not None else kinds_of_ranks(program)
-    classes = peer_classes(program, rank, step, kinds)
+    kinds_of = stage if trace.layout is not None else kinds_of_ranks(program)
+    classes = peer_classes(program, rank, step, kinds_of)
     cells["peer_class"] = classes.of_step[run]
+    cells, cell = idle_as_one(cells, cell, run)
     return Work(
         cell=cell,
         cells=cells,
         edge_work_ns=work,
+        busy_edge=np.flatnonzero(work),
         edge_host_ns=host,
         peer_class=classes.of_rank,
         stage=stage,
@@ -167,39 +166,6 @@ def _numbered_runs(*keys: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArr
     number = np.empty(len(order), np.int32)
     number[order], first = _numbered_runs(*(key[order] for key in keys))
     return number, order[first]
-
-
-def time_inside(
-    marks: pd.DataFrame, edge: IntArray, ledger: Ledger, codes: list[int]
-) -> FloatArray:
-    """Return the time of some classes inside each work edge.
-
-    The ranks are laid one after the other on one line; as many at a time as fit it.
-    """
-    chosen = np.isin(ledger.segments["code"].to_numpy(), codes)
-    part_rank, low, high = (
-        ledger.segments[name].to_numpy()[chosen] for name in ("rank", "start_ns", "end_ns")
-    )
-    end = marks["start_ns"].to_numpy()[edge]
-    start = end - marks["work_ns"].to_numpy()[edge]
-    rank = marks["rank"].to_numpy()[edge]
-    if not len(part_rank) or not len(rank):
-        return np.zeros(len(edge))
-    origin = min(int(start.min()), int(low.min()))
-    length = max(int(end.max()), int(high.max())) - origin + 1
-    inside = np.empty(len(edge))
-    ranks = int(rank.max()) + 1
-    at_once = max(1, min(LONGEST_LINE_NS // length, ranks * EDGES_AT_ONCE // len(edge)))
-    # Marks and segments are in the order of ranks, so those of some ranks are slices.
-    for first in range(0, ranks, at_once):
-        last = first + at_once
-        own = slice(*np.searchsorted(rank, (first, last)).tolist())
-        parts = slice(*np.searchsorted(part_rank, (first, last)).tolist())
-        place = (part_rank[parts].astype(np.int64) - first) * length - origin
-        merged = union(np.column_stack([low[parts] + place, high[parts] + place]))
-        moved = (rank[own].astype(np.int64) - first) * length - origin
-        inside[own] = covered_length(merged, start[own] + moved, end[own] + moved)
-    return inside
 
 
 def peer_centre(

@@ -17,9 +17,9 @@ from ...tables.classes import UNATTRIBUTED, class_code
 from ..replay.edge_effect import EdgeEffect, edge_effect
 from ..replay.program import Program
 from ..replay.scenarios import replay_scenarios
-from .effects import time_inside
 from .overlaps import Overlap, kept_overlaps
 from .shapley_player import Player, Union
+from .time_inside import time_inside
 
 IDLE = (UNATTRIBUTED, "host_blocked", "other")
 """Classes that may hide waiting."""
