@@ -29,6 +29,7 @@ from .causes import (
     SLOW_RANKS,
     Off,
     Overlap,
+    Passes,
     Player,
     SlowClock,
     SlowParts,
@@ -138,7 +139,8 @@ def attribute(
     ranks["late"] = arrives_late(trace, ranks, waits)
     is_slow = is_suspect(ranks, program.windows.step_time_ns, detection)
     unlike = _unlike(ranks.loc[is_slow, "rank"], detection, clocks)
-    compared = Compared(trace, program, ledger, work, peers, ranks, waits, detection)
+    told = Passes(trace, program.windows, ledger)
+    compared = Compared(trace, program, told, work, peers, ranks, waits, detection)
     at_first, (unlike, sequence, expected, ranks) = ranks, beside_data(compared, unlike)
     ranks["suspect"] &= not hidden
     passes = own_durations(trace, program.windows, ledger)
@@ -159,11 +161,11 @@ def attribute(
     suspects = _suspects(trace, ranks, events, detection)
     wires = excess_of_program(trace, program)
     slow = SlowParts(with_rest(suspects, MAX_SUSPECTS), clocks, wires)
-    players, overlaps = find_players(trace, program, ledger, work, expected, slow)
+    players, overlaps = find_players(trace, program, told, work, expected, slow)
     off = gain_errors(trace, work, expected, players, ranks)
     late = late_launches(trace, program, ledger)
     # Not needed any more, and as large as the replays that follow.
-    del work, peers, sequence, expected, clocks, compared
+    del work, peers, sequence, expected, clocks, compared, told
     return _with_causes(
         replace(found, ranks=ranks, wires=wires),
         program,

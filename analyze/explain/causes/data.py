@@ -17,15 +17,13 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import SpanKind
 
-from ...account.ledger.build import Ledger
 from ...align.steps.microbatch_work import known_work
-from ...align.steps.time_lookup import microbatch_spans
 from ...tables.arrays import FloatArray
 from ...tables.centres import leave_one_out_median
 from ...tables.trace import Trace
 from ..replay.program import Program
 from .effects import Expected, Work
-from .passes import computing_pieces, edge_of_pieces
+from .passes import Passes, edge_of_pieces
 from .work_of_sequences import excess_of_sequences
 
 MIN_CORRELATION = 0.5
@@ -61,7 +59,7 @@ class Sequences(NamedTuple):
 
 
 def sequence_effect(
-    trace: Trace, program: Program, ledger: Ledger, work: Work, slow: Mapping[int, Runs]
+    trace: Trace, program: Program, told: Passes, work: Work, slow: Mapping[int, Runs]
 ) -> Sequences | None:
     """Return what each cell works more than with equal microbatches.
 
@@ -81,17 +79,16 @@ def sequence_effect(
     Args:
         trace: The capture.
         program: The replay graph.
-        ledger: Its segments say which part of a pass was computing.
+        told: Its passes, and which part of each was computing.
         work: The recorded work by cell.
         slow: Ranks that are slow anyhow, with their runs of slow steps (none: not known). They are
             compared with their own mean; what the data needs is what it would need on a healthy rank.
     """
-    spans = microbatch_spans(trace, program.windows)
-    if trace.layout is None or spans.empty:
+    if trace.layout is None or told.spans.empty:
         return None
+    pieces = told.pieces
     replica = {rank: trace.layout.coordinates(rank)["dp"] for rank in program.windows.ranks}
-    spans["replica"] = spans["rank"].map(replica)
-    pieces = computing_pieces(spans, ledger)
+    spans = told.spans.assign(replica=told.spans["rank"].map(replica))
     # A pass may be several spans: the loss of the last stage is one of its own.
     keys = [*_MICROBATCH, "rank", "kind", "chunk"]
     of_piece = spans.groupby(keys, sort=False).ngroup().to_numpy()[pieces["span"]]
@@ -199,8 +196,9 @@ def _even_passes(passes: pd.DataFrame, *, informative: pd.Series) -> pd.Series:
 
 def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
     """Return by how much the data makes each pass longer than the mean one, as a ratio."""
-    of_self = _of_other_direction(passes)
-    others = of_self if alone else _of_other_ranks(passes).fillna(of_self)
+    others = _of_other_direction(passes) if alone else _of_other_ranks(passes)
+    if not alone and others.isna().any():
+        others = others.fillna(_of_other_direction(passes))
     own, seen = passes["own"], others
     if alone:
         of_step = [passes["rank"], passes["step"], passes["kind"]]

@@ -116,7 +116,7 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     whole = cells["compute_ns"].where(cells["compute_ns"] > 0, 1.0)
     for direction, inside in passes.items():
         cells[direction] = np.bincount(cell, weights=inside, minlength=len(cells)) / whole
-    cells["is_pass"] = cells[list(PASSES)].sum(axis="columns") > MOSTLY
+    cells["is_pass"] = sum(cells[name] for name in PASSES) > MOSTLY
     cells["clock_ns"] = 0.0
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
     rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))

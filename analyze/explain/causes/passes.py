@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import pandas as pd
 
 from ...account.ledger.build import Ledger
-from ...align.steps.time_lookup import last_before, overlaps
+from ...align.steps.time_lookup import last_before, microbatch_spans, overlaps
+from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.classes import COMPUTE_CLASSES, class_code
+from ...tables.trace import Trace
 from ..replay.program import Program
+
+
+class Passes:
+    """The passes of the analysed steps and the computing in them; made when they are first asked for."""
+
+    def __init__(self, trace: Trace, windows: StepWindows, ledger: Ledger) -> None:
+        self._trace, self._windows, self._ledger = trace, windows, ledger
+
+    @cached_property
+    def spans(self) -> pd.DataFrame:
+        """Return what ``microbatch_spans`` does."""
+        return microbatch_spans(self._trace, self._windows)
+
+    @cached_property
+    def pieces(self) -> pd.DataFrame:
+        """Return what ``computing_pieces`` does."""
+        return computing_pieces(self.spans, self._ledger)
 
 
 def computing_pieces(spans: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:

@@ -10,12 +10,7 @@ import pandas as pd
 from ...account.ledger.build import Ledger
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.classes import CLASSES
-from ...tables.intervals import covered_length, union
-
-LONGEST_LINE_NS = 2**61
-"""Length of a line on which the times of several ranks are compared at once."""
-EDGES_AT_ONCE = 1 << 20
-"""About how many work edges are compared at once, which bounds the memory that it takes."""
+from ...tables.intervals import covered_by_rank
 
 
 def time_inside(
@@ -28,38 +23,19 @@ def time_inside(
 def times_inside(
     marks: pd.DataFrame, edge: IntArray, ledger: Ledger, kinds: Sequence[list[int]]
 ) -> list[FloatArray]:
-    """Return the time of several kinds of classes inside each work edge.
-
-    The ranks are laid one after the other on one line; as many at a time as fit it.
-    """
+    """Return the time of several kinds of classes inside each work edge; marks and segments by rank."""
     inside = [np.zeros(len(edge)) for _ in kinds]
     work = marks["work_ns"].to_numpy()[edge]
     busy = np.flatnonzero(work > 0)
-    code = ledger.segments["code"].to_numpy()
-    chosen = [np.flatnonzero(_is_any_of(codes)[code]) for codes in kinds]
-    if not len(busy) or not any(map(len, chosen)):
-        return inside
-    of_rank, low, high = (
-        ledger.segments[name].to_numpy() for name in ("rank", "start_ns", "end_ns")
-    )
     end = marks["start_ns"].to_numpy()[edge[busy]]
     start, rank = end - work[busy], marks["rank"].to_numpy()[edge[busy]]
-    origin = min(int(start.min()), int(low.min()))
-    length = max(int(end.max()), int(high.max())) - origin + 1
-    ranks = int(rank.max()) + 1
-    at_once = max(1, min(LONGEST_LINE_NS // length, ranks * EDGES_AT_ONCE // len(busy)))
-    # Marks and segments are in the order of ranks, so those of some ranks are slices.
-    borders = np.arange(0, ranks + at_once, at_once)
-    of_edges = np.searchsorted(rank, borders).tolist()
-    for found, rows in zip(inside, chosen, strict=True):
-        part_rank = of_rank[rows]
-        of_parts = np.searchsorted(part_rank, borders).tolist()
-        for at, first in enumerate(borders[:-1].tolist()):
-            own, parts = slice(*of_edges[at : at + 2]), slice(*of_parts[at : at + 2])
-            place = (part_rank[parts].astype(np.int64) - first) * length - origin
-            merged = union(np.column_stack([low[rows[parts]] + place, high[rows[parts]] + place]))
-            moved = (rank[own].astype(np.int64) - first) * length - origin
-            found[busy[own]] = covered_length(merged, start[own] + moved, end[own] + moved)
+    code, of_rank, low, high = (
+        ledger.segments[name].to_numpy() for name in ("code", "rank", "start_ns", "end_ns")
+    )
+    for found, codes in zip(inside, kinds, strict=True):
+        rows = np.flatnonzero(_is_any_of(codes)[code])
+        parts = (low[rows], high[rows])
+        found[busy] = covered_by_rank(of_rank[rows], parts, rank, start, end)
     return inside
 
 

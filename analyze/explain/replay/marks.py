@@ -176,9 +176,9 @@ def _wait_marks(frame: pd.DataFrame, segments: pd.DataFrame, resolution_ns: floa
     ended = end[event].astype(np.int64)
     host = _marks(rank.iloc[event], step.iloc[event], WAIT, event, start, ended)
     others = np.flatnonzero(~is_host & frame["end_ns"].notna().to_numpy())
-    stalls = _stalls(segments)
+    stalls = _stalls(segments) if len(others) else segments[:0]
     # Ranks that compute all the time wait for nothing, whatever goes on beside it.
-    if not len(others) or stalls.empty:
+    if stalls.empty:
         return host
     found = _inferred_waits(frame, others, stalls, int(resolution_ns))
     inferred = _marks(

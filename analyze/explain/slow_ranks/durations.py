@@ -13,7 +13,7 @@ from ...align.steps.microbatch_work import FEATURES, known_work
 from ...align.steps.windows import StepWindows, step_windows
 from ...tables.arrays import IntArray
 from ...tables.classes import WAIT_CLASSES, WIRE_CLASSES, class_code
-from ...tables.intervals import covered_length, union
+from ...tables.intervals import covered_by_rank
 from ...tables.trace import Trace
 
 MICROBATCH_KINDS = (
@@ -70,15 +70,9 @@ def _communication_inside(
 ) -> IntArray:
     """Return the exposed communication inside intervals that are sorted by rank."""
     codes = [class_code(name) for name in (*WAIT_CLASSES, *WIRE_CLASSES)]
-    segments = ledger.segments[ledger.segments["code"].isin(codes)]
-    order = np.argsort(segments["rank"].to_numpy(), kind="stable")
-    of_rank = segments["rank"].to_numpy()[order]
-    bounds_ns = segments[["start_ns", "end_ns"]].to_numpy(np.int64)[order]
-    inside = np.zeros(len(rank), dtype=np.int64)
-    values, first = np.unique(rank, return_index=True)
-    lows, highs = (np.searchsorted(of_rank, values, side) for side in ("left", "right"))
-    for at, low, high in zip(range(len(values)), first, [*first[1:], len(rank)], strict=True):
-        own = bounds_ns[lows[at] : highs[at]]
-        if len(own):
-            inside[low:high] = covered_length(union(own), start[low:high], end[low:high])
-    return inside
+    names = ("code", "rank", "start_ns", "end_ns")
+    code, of_rank, low, high = (ledger.segments[name].to_numpy() for name in names)
+    rows = np.flatnonzero(np.isin(code, codes))
+    if (np.diff(of_rank[rows]) < 0).any():
+        rows = rows[np.argsort(of_rank[rows], kind="stable")]
+    return covered_by_rank(of_rank[rows], (low[rows], high[rows]), rank, start, end)

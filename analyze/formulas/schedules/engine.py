@@ -128,7 +128,7 @@ def _levels(source: IntArray, target: IntArray, count: int) -> IntArray:
     starts = np.append(0, np.cumsum(fan_out))
     del order
     missing = np.bincount(target, minlength=count).astype(np.int32)
-    level = np.zeros(count, np.int32)
+    level, first = np.zeros(count, np.int32), np.empty(count, np.int32)
     frontier, depth, seen = np.flatnonzero(missing == 0), 0, 0
     while len(frontier):
         level[frontier] = depth
@@ -136,9 +136,12 @@ def _levels(source: IntArray, target: IntArray, count: int) -> IntArray:
         fan = starts[frontier + 1] - starts[frontier]
         before = np.cumsum(fan) - fan
         position = np.arange(fan.sum()) - np.repeat(before, fan) + np.repeat(starts[frontier], fan)
-        reached, times = np.unique(heads[position], return_counts=True)
-        missing[reached] -= times.astype(np.int32)
-        frontier = reached[missing[reached] == 0]
+        reached = heads[position]
+        np.subtract.at(missing, reached, np.int32(1))
+        free = reached[missing[reached] == 0]
+        # Each once: the last one to write stays.
+        first[free] = np.arange(len(free), dtype=np.int32)
+        frontier = free[first[free] == np.arange(len(free))]
         depth += 1
     if seen < count:
         raise ValueError(f"{count - seen} of {count} nodes depend on each other in a cycle")
