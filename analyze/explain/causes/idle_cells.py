@@ -42,6 +42,7 @@ def idle_as_one(
     merged = idle & (opens < 0) & (opened >= 0) & (run[opened] == run)
     number = np.cumsum(~merged, dtype=np.int32) - np.int32(1)
     number[merged] = number[opened[merged]]
-    kept = cells[~merged].reset_index(drop=True)
-    kept["alike"] = np.bincount(number, minlength=len(kept)).astype(np.int32)
-    return kept, number[cell]
+    rows = np.flatnonzero(~merged)
+    alike = np.bincount(number, minlength=len(rows)).astype(np.int32)
+    columns = {str(name): cells[name].to_numpy()[rows] for name in cells}
+    return pd.DataFrame({**columns, "alike": alike}, copy=False), number[cell]

@@ -103,11 +103,11 @@ def _step_signatures(
     The first is equal for equal orders, the second for the same operations in any order.
     """
     row = np.flatnonzero(program.is_recorded_issue)
+    issued = [program.marks[name].to_numpy()[row] for name in ("rank", "step")]
+    opens = np.flatnonzero(np.any([np.diff(key, prepend=-1) != 0 for key in issued], axis=0))
     own = pd.MultiIndex.from_arrays([rank, step])
-    issued = pd.MultiIndex.from_arrays(
-        [program.marks[name].to_numpy()[row].astype(np.int64) for name in ("rank", "step")]
-    )
-    run = own.get_indexer(issued)
+    of_opens = own.get_indexer(pd.MultiIndex.from_arrays([key[opens] for key in issued]))
+    run = np.repeat(of_opens, np.diff(opens, append=len(row)))
     order = np.argsort(run, kind="stable")
     ordered = run[order]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])

@@ -216,10 +216,12 @@ def wire_players(program: Program, excess: WireExcess | None) -> list[Player]:
         effect = _on_waits(program, own)
         is_most = link.ceiling_bytes_per_s is None
         players.append(Player("slow_link", link.where, Union.WIRES, effect, is_most=is_most))
-    axis = program.events["axis"].to_numpy()
-    for name in sorted(pd.unique(axis)):
-        effect = _on_waits(program, np.where(axis == name, excess.rest, 0.0))
-        players.append(Player("slow_wire", {"axis": str(name)}, Union.WIRES, effect))
+    axis = program.events["axis"].astype("category").cat
+    codes = axis.codes.to_numpy()
+    found = {str(axis.categories[code]): code for code in np.unique(codes).tolist()}
+    for name, code in sorted(found.items()):
+        effect = _on_waits(program, np.where(codes == code, excess.rest, 0.0))
+        players.append(Player("slow_wire", {"axis": name}, Union.WIRES, effect))
     return [player for player in players if not player.effect.is_nothing]
 
 

@@ -258,8 +258,12 @@ def _end_marks(windows: StepWindows, segments: pd.DataFrame) -> Marks:
     frame = windows.frame
     end = frame["end_ns"].to_numpy(np.int64)
     if not windows.chained:
-        busy = segments[segments["code"] != class_code(UNATTRIBUTED)]
-        last = busy.groupby(["rank", "step"])["end_ns"].max()
+        busy = segments["code"].to_numpy() != class_code(UNATTRIBUTED)
+        own = {name: segments[name].to_numpy()[busy] for name in ("rank", "step", "end_ns")}
+        # One row for neighbours of one step is enough: they are most of them.
+        opens = np.flatnonzero(_differs(own["rank"]) | _differs(own["step"]))
+        ends = np.maximum.reduceat(own["end_ns"], opens) if len(opens) else own["end_ns"]
+        last = pd.Series(ends).groupby([own["rank"][opens], own["step"][opens]]).max()
         row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
         end = (
             last.reindex(row)
