@@ -40,7 +40,7 @@ from .idle_cells import idle_as_one
 from .kinds_of_steps import kinds_of_steps
 from .peer_classes import peer_classes
 from .rank_kinds import kinds_of_ranks
-from .time_inside import times_inside
+from .time_inside import on_edges, times_inside
 
 PASSES = {"forward_frac": ("forward",), "backward_frac": ("backward", "recompute")}
 """Classes of the ledger that are computed once a microbatch, by the direction of the pass."""
@@ -88,7 +88,7 @@ class Expected(NamedTuple):
 def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     """Return the work of the program by rank, step and position."""
     marks = program.marks
-    stage = stage_of_ranks(trace, np.unique(marks["rank"]).tolist())
+    stage = stage_of_ranks(trace, program.windows.ranks.tolist())
     edge = program.work_edges
     keys = (
         marks["rank"].to_numpy()[edge],
@@ -100,22 +100,26 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     in_passes = {name for classes in PASSES.values() for name in classes}
     others = [name for name in COMPUTE_CLASSES if name not in in_passes]
     kinds = [*([name] for name in stalls), *PASSES.values(), others]
-    inside = times_inside(marks, edge, ledger, [list(map(class_code, kind)) for kind in kinds])
-    host = dict(zip(stalls, inside, strict=False))
+    codes = [list(map(class_code, kind)) for kind in kinds]
+    busy, inside = times_inside(marks, edge, ledger, codes)
+    host = {
+        name: on_edges(busy, stall, len(edge)) for name, stall in zip(stalls, inside, strict=False)
+    }
     for stall in host.values():
         work -= stall
     passes = dict(zip(PASSES, inside[len(stalls) :], strict=False))
     compute = sum(passes.values()) + inside[-1]
     del inside
     cell, first = _numbered_runs(*keys)
+    own, cells_of = cell[busy], len(first)
     names = ("rank", "step", "interval")
     cells = pd.DataFrame({name: key[first] for name, key in zip(names, keys, strict=True)})
     del keys
-    cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
-    cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
+    cells["work_ns"] = np.bincount(own, weights=work[busy], minlength=cells_of)
+    cells["compute_ns"] = np.bincount(own, weights=compute, minlength=cells_of)
     whole = cells["compute_ns"].where(cells["compute_ns"] > 0, 1.0)
-    for direction, inside in passes.items():
-        cells[direction] = np.bincount(cell, weights=inside, minlength=len(cells)) / whole
+    for direction, part in passes.items():
+        cells[direction] = np.bincount(own, weights=part, minlength=cells_of) / whole
     cells["is_pass"] = sum(cells[name] for name in PASSES) > MOSTLY
     cells["clock_ns"] = 0.0
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())

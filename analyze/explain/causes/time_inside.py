@@ -17,14 +17,21 @@ def time_inside(
     marks: pd.DataFrame, edge: IntArray, ledger: Ledger, codes: list[int]
 ) -> FloatArray:
     """Return the time of some classes inside each work edge."""
-    return times_inside(marks, edge, ledger, [codes])[0]
+    busy, (found,) = times_inside(marks, edge, ledger, [codes])
+    return on_edges(busy, found, len(edge))
 
 
 def times_inside(
     marks: pd.DataFrame, edge: IntArray, ledger: Ledger, kinds: Sequence[list[int]]
-) -> list[FloatArray]:
-    """Return the time of several kinds of classes inside each work edge; marks and segments by rank."""
-    inside = [np.zeros(len(edge)) for _ in kinds]
+) -> tuple[IntArray, list[FloatArray]]:
+    """Return the edges that have any work, and the time of several kinds of classes inside each of these.
+
+    Args:
+        marks: The marks of the program, by rank.
+        edge: The marks at which the edges end.
+        ledger: Its segments, by rank.
+        kinds: Codes of classes that are taken together.
+    """
     work = marks["work_ns"].to_numpy()[edge]
     busy = np.flatnonzero(work > 0)
     end = marks["start_ns"].to_numpy()[edge[busy]]
@@ -32,11 +39,20 @@ def times_inside(
     code, of_rank, low, high = (
         ledger.segments[name].to_numpy() for name in ("code", "rank", "start_ns", "end_ns")
     )
-    for found, codes in zip(inside, kinds, strict=True):
+    found = []
+    for codes in kinds:
         rows = np.flatnonzero(_is_any_of(codes)[code])
         parts = (low[rows], high[rows])
-        found[busy] = covered_by_rank(of_rank[rows], parts, rank, start, end)
-    return inside
+        inside = covered_by_rank(of_rank[rows], parts, rank, start, end)
+        found.append(inside.astype(np.float64))
+    return busy, found
+
+
+def on_edges(busy: IntArray, ns: FloatArray, edges: int) -> FloatArray:
+    """Return values of some edges as one of each, 0 of the others."""
+    whole = np.zeros(edges)
+    whole[busy] = ns
+    return whole
 
 
 def _is_any_of(codes: list[int]) -> BoolArray:

@@ -42,22 +42,30 @@ def own_durations(trace: Trace, windows: StepWindows, ledger: Ledger) -> pd.Data
     it: a tensor-parallel rank that waits for a slow one inside a layer is not slow.
     """
     spans = windows.select(trace.frame("span"))
-    spans = spans[spans["kind"].isin(MICROBATCH_KINDS) & (spans["microbatch"] >= 0)]
-    if spans.empty:
+    is_own = spans["kind"].isin(MICROBATCH_KINDS) & (spans["microbatch"] >= 0)
+    rows = np.flatnonzero(is_own.to_numpy(bool))
+    if not len(rows):
         return pd.DataFrame(columns=list(_COLUMNS))
-    spans = spans.sort_values("rank", kind="stable")
-    start = windows.shifted(spans["step"], spans["start_ns"])
-    end = start + spans["dur_ns"].to_numpy(np.int64)
-    rank = spans["rank"].to_numpy(np.int64)
+    rank = spans["rank"].to_numpy(np.int64)[rows]
+    if (np.diff(rank) < 0).any():
+        order = np.argsort(rank, kind="stable")
+        rows, rank = rows[order], rank[order]
+    names = ("step", "chunk", "microbatch", "dur_ns")
+    step, chunk, microbatch, length = (spans[name].to_numpy(np.int64)[rows] for name in names)
+    start = windows.shifted(pd.Series(step), spans["start_ns"].iloc[rows])
+    end = start + length
+    kinds = spans["kind"].astype("category").cat
+    words = np.array([*map(str, kinds.categories)], dtype=object)
     durations = pd.DataFrame(
         {
             "rank": rank,
-            "step": spans["step"].to_numpy(np.int64),
-            "kind": spans["kind"].astype(str).to_numpy(),
-            "chunk": spans["chunk"].to_numpy(np.int64),
-            "microbatch": spans["microbatch"].to_numpy(np.int64),
-            "dur_ns": end - start - _communication_inside(ledger, rank, start, end),
-        }
+            "step": step,
+            "kind": words[kinds.codes.to_numpy()[rows]],
+            "chunk": chunk,
+            "microbatch": microbatch,
+            "dur_ns": length - _communication_inside(ledger, rank, start, end),
+        },
+        copy=False,
     )
     work = known_work(trace, durations)
     if work is not None:
