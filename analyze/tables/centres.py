@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from .arrays import BoolArray, FloatArray, IntArray, combined
 
@@ -21,12 +20,6 @@ def group_median(value: FloatArray, *keys: IntArray) -> FloatArray:
     result = np.empty(len(value))
     result[order] = np.repeat(middle, count)
     return result
-
-
-def leave_one_out_median(cells: pd.DataFrame, keys: list[str], name: str) -> FloatArray:
-    """Return for each row the median of a column over the other rows of its group."""
-    columns = [cells[key].to_numpy(np.int64) for key in keys]
-    return median_of_others(cells[name].to_numpy(np.float64), *columns)
 
 
 def median_of_others(

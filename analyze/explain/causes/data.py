@@ -18,8 +18,8 @@ import pandas as pd
 from meshscope.probe.schema.terms import SpanKind
 
 from ...align.steps.microbatch_work import known_work
-from ...tables.arrays import FloatArray
-from ...tables.centres import leave_one_out_median
+from ...tables.arrays import FloatArray, IntArray, combined
+from ...tables.centres import median_of_others
 from ...tables.trace import Trace
 from ..replay.program import Program
 from .effects import Expected, Work
@@ -91,8 +91,9 @@ def sequence_effect(
     spans = told.spans.assign(replica=told.spans["rank"].map(replica))
     # A pass may be several spans: the loss of the last stage is one of its own.
     keys = [*_MICROBATCH, "rank", "kind", "chunk"]
-    of_piece = spans.groupby(keys, sort=False).ngroup().to_numpy()[pieces["span"]]
-    passes = spans.drop_duplicates(keys, ignore_index=True).copy()
+    of_span = _numbered(spans, keys)
+    of_piece = of_span[pieces["span"]]
+    passes = spans.iloc[_first_rows(of_span)].reset_index(drop=True)
     passes["stage"] = passes["rank"].map(work.peer_class)
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
     alone = len(set(replica.values())) == len(replica)
@@ -174,9 +175,7 @@ def _even_passes(passes: pd.DataFrame, *, informative: pd.Series) -> pd.Series:
     slow rank these are not all, and its mean would be that of other work than the next stage's: each
     is brought to the work of all microbatches, as the stages tell it together.
     """
-    of_stage, of_work = (
-        np.asarray(passes.groupby(keys).ngroup(), dtype=np.int64) for keys in (_STAGE, _MICROBATCH)
-    )
+    of_stage, of_work = (_numbered(passes, keys) for keys in (_STAGE, _MICROBATCH))
     time = passes["even_ns"].to_numpy(np.float64)
     seen = informative.to_numpy(bool)
 
@@ -209,7 +208,9 @@ def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
         others = told.fillna(others)
     # What a slow rank adds to its passes would be taken for their not following the data.
     informative = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
-    slope = _slope(own[informative], seen[informative], len(passes.drop_duplicates(_MICROBATCH)))
+    slope = _slope(
+        own[informative], seen[informative], int(_numbered(passes, _MICROBATCH).max()) + 1
+    )
     return None if slope is None else (slope * others).fillna(0.0)
 
 
@@ -218,19 +219,27 @@ def _of_other_ranks(passes: pd.DataFrame) -> pd.Series:
 
     One that is slow at times would make the data of these steps look larger.
     """
-    keys = [*_MICROBATCH, "rank"]
-    by_rank = passes.groupby(keys).agg(own=("own", "mean"), is_slow=("is_slow", "first"))
-    by_rank = by_rank.reset_index()
-    healthy = by_rank[~by_rank["is_slow"]]
-    of_healthy = healthy.assign(others=leave_one_out_median(healthy, _MICROBATCH, "own"))["others"]
-    middle = by_rank[_MICROBATCH].merge(
-        healthy.groupby(_MICROBATCH)["own"].median().reset_index(), on=_MICROBATCH, how="left"
-    )["own"]
-    by_rank["others"] = middle.where(by_rank["is_slow"], of_healthy)
-    others: pd.Series = passes[keys].merge(by_rank[[*keys, "others"]], on=keys, how="left")[
-        "others"
-    ]
-    return others
+    of_rank = _numbered(passes, [*_MICROBATCH, "rank"])
+    first = _first_rows(of_rank)
+    mean = np.bincount(of_rank, passes["own"].to_numpy(np.float64)) / np.bincount(of_rank)
+    microbatch = _numbered(passes, _MICROBATCH)[first]
+    is_healthy = ~passes["is_slow"].to_numpy(bool)[first]
+    others = median_of_others(mean, microbatch, counts=None if is_healthy.all() else is_healthy)
+    return pd.Series(others[of_rank], index=passes.index)
+
+
+def _numbered(rows: pd.DataFrame, keys: list[str]) -> IntArray:
+    """Return one number for each combination of keys, in the order in which they occur."""
+    columns = (rows[key].to_numpy() for key in keys)
+    whole = [own if own.dtype.kind == "i" else pd.factorize(own)[0] for own in columns]
+    return np.asarray(pd.factorize(combined(*whole))[0], dtype=np.int64)
+
+
+def _first_rows(number: IntArray) -> IntArray:
+    """Return the first row of each number."""
+    first = np.empty(int(number.max(initial=-1)) + 1, np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    return first
 
 
 def _informative(passes: pd.DataFrame) -> pd.Series:

@@ -15,6 +15,9 @@ from ...tables.arrays import FloatArray, IntArray
 from .contraction import Contraction, Origin
 from .edge_effect import EdgeEffect
 
+FEW = 1 / 64
+"""Share of the edges up to which those that are touched are sorted, rather than found among all."""
+
 
 class EffectFolding:
     """A contracted graph, made ready to fold any number of effects."""
@@ -121,14 +124,13 @@ def _found(known: IntArray, values: IntArray) -> tuple[np.ndarray, IntArray]:
 
 def _summed(edge: IntArray, ns: FloatArray, count: int) -> EdgeEffect:
     """Return summands as one effect on so many edges."""
-    touched = np.zeros(count, dtype=bool)
-    touched[edge] = True
-    own = np.flatnonzero(touched).astype(np.int32)
-    if len(own) == len(edge):
-        order = np.argsort(edge)
-        total = ns[order]
+    if len(edge) < FEW * count:
+        own, place = np.unique(edge, return_inverse=True)
     else:
-        order = np.argsort(edge, kind="stable")
-        total = np.add.reduceat(ns[order], np.flatnonzero(np.diff(edge[order], prepend=-1)))
+        touched = np.zeros(count, dtype=bool)
+        touched[edge] = True
+        own = np.flatnonzero(touched)
+        place = np.cumsum(touched, dtype=np.int32)[edge] - np.int32(1)
+    total = np.bincount(place, ns, len(own))
     kept = total != 0
-    return EdgeEffect(own[kept], total[kept])
+    return EdgeEffect(own[kept].astype(np.int32), total[kept])
