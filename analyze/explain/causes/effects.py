@@ -62,8 +62,6 @@ class Work:
     the backward), is_pass (whether these two are most of it)."""
     edge_work_ns: FloatArray
     """Work of each edge without the stalls of its host, and without what slow clocks cost."""
-    busy_edge: IntArray
-    """Edges with any work."""
     edge_host_ns: dict[str, FloatArray]
     """Time of each edge in the host classes of the ledger that occur at all."""
     peer_class: dict[int, int]
@@ -72,6 +70,11 @@ class Work:
     """Pipeline stage (pp coordinate) of each rank; -1 if unknown."""
     deviating: int
     """Steps of ranks whose operations differ from those of all their peers."""
+
+    @property
+    def busy_edge(self) -> IntArray:
+        """Return the edges with any work."""
+        return np.flatnonzero(self.edge_work_ns)
 
 
 class Expected(NamedTuple):
@@ -133,7 +136,6 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
         cell=cell,
         cells=cells,
         edge_work_ns=work,
-        busy_edge=np.flatnonzero(work),
         edge_host_ns=host,
         peer_class=classes.of_rank,
         stage=stage,
