@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.terms import Axis
+
 from ..tables.arrays import BoolArray, FloatArray
-from ..tables.trace import Trace
+from ..tables.trace import Trace, position_of_ranks
 from .causes.chance import chance_of_arrivals, chance_of_ranks
 from .causes.effects import Expected, Work, excess_by_rank, peer_centre
 from .slow_ranks import DetectionResult
@@ -55,7 +57,9 @@ def arrives_late(trace: Trace, ranks: pd.DataFrame, waits: pd.DataFrame) -> Bool
     """
     by_rank, layout = waits.set_index("rank")["chance"], trace.layout
     own = ranks["rank"].tolist()
-    replica = own if layout is None else [layout.coordinates(rank)["dp"] for rank in own]
+    replica = own
+    if layout is not None:
+        replica = [*position_of_ranks(layout, Axis.DP, own).values()]
     is_slow = ranks["z"] >= MIN_Z
     others = is_slow.groupby(np.asarray(replica)).transform("sum") - is_slow
     return np.asarray((by_rank[own].to_numpy() <= MAX_CHANCE) & (others == 0).to_numpy())

@@ -80,6 +80,14 @@ class ParallelLayout:
             rank, found[axis] = divmod(rank, getattr(self, axis))
         return {axis: found[axis] for axis in MESH_AXES}
 
+    def stride(self, axis: str) -> int:
+        """Return how many ranks lie between neighbours along an axis.
+
+        The position of a rank on it is ``rank // stride % size``, also of many ranks at once.
+        """
+        order = self.order.split("-")
+        return prod(getattr(self, faster) for faster in order[order.index(axis) + 1 :])
+
     def rank(self, **coordinates: int) -> int:
         """Return the rank at the given coordinates; axes left out are 0."""
         rank = 0

@@ -133,7 +133,9 @@ def _match_collectives(rows: pd.DataFrame, clock_error_ns: FloatArray) -> pd.Dat
     wire = least.where(~_looked_late(rows), _seen_by_others(rows))
     rows["wire_ns"] = _by_way(rows, wire, clock_error_ns)
     no_link = sorted_categories(np.zeros(len(rows), np.int8), [""])
-    return rows.drop(columns="seq").assign(link=no_link, is_buffered=False)
+    del rows["seq"]
+    rows["link"], rows["is_buffered"] = no_link, False
+    return rows
 
 
 def _group(rows: pd.DataFrame) -> IntArray:
@@ -280,4 +282,5 @@ def _match_p2p(rows: pd.DataFrame) -> pd.DataFrame:
     first[link] = np.arange(len(link))
     names = [f"{source[at]}->{target[at]}" for at in first.tolist()]
     rows["link"] = sorted_categories(link, names)
-    return rows.drop(columns=["seq", "peer"])
+    del rows["seq"], rows["peer"]
+    return rows

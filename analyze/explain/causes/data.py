@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from meshscope.probe.schema.terms import SpanKind
+from meshscope.probe.schema.terms import Axis, SpanKind
 
 from ...align.steps.microbatch_work import known_work
 from ...tables.arrays import FloatArray, IntArray, combined
 from ...tables.centres import median_of_others
-from ...tables.trace import Trace
+from ...tables.trace import Trace, position_of_ranks
 from ..replay.program import Program
 from .effects import Expected, Work
 from .passes import Passes, edge_of_pieces
@@ -87,7 +87,7 @@ def sequence_effect(
     if trace.layout is None or told.spans.empty:
         return None
     pieces = told.pieces
-    replica = {rank: trace.layout.coordinates(rank)["dp"] for rank in program.windows.ranks}
+    replica = position_of_ranks(trace.layout, Axis.DP, program.windows.ranks.tolist())
     spans = told.spans.assign(replica=told.spans["rank"].map(replica))
     # A pass may be several spans: the loss of the last stage is one of its own.
     keys = [*_MICROBATCH, "rank", "kind", "chunk"]

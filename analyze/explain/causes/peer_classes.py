@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...tables.arrays import IntArray, combined
+from ...tables.sorting import order_of
 from ..replay.program import Program
 
 NO_CLASS = -1
@@ -108,7 +109,7 @@ def _step_signatures(
     own = pd.MultiIndex.from_arrays([rank, step])
     of_opens = own.get_indexer(pd.MultiIndex.from_arrays([key[opens] for key in issued]))
     run = np.repeat(of_opens, np.diff(opens, append=len(row)))
-    order = np.argsort(run, kind="stable")
+    order = order_of(run)
     ordered = run[order]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     start = np.zeros(len(rank) + 1, np.int64)

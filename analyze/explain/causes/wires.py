@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ...align.communication.rows import sorted_categories
-from ...tables.arrays import BoolArray, FloatArray
+from ...tables.arrays import BoolArray, FloatArray, combined
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.edge_effect import EdgeEffect, edge_effect
@@ -246,13 +246,15 @@ def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
     Each by what it exceeds their median, scaled so that, repaired, the place takes as long
     as they do on average: their noise is no degradation, and stays.
     """
-    keys = {"axis": frame["axis"], "kind": frame["kind"], "size_bytes": like_size(frame)}
-    like, own, other = pd.DataFrame(keys), place.events, place.like
-    others = frame.loc[other, "wire_ns"].groupby(
-        [like.loc[other, name] for name in keys], observed=True
-    )
-    usual = others.agg(["median", "mean"]).reindex(pd.MultiIndex.from_frame(like[own]))
-    wire = frame.loc[own, "wire_ns"].to_numpy(np.float64)
+    names, own = ("axis", "kind"), place.events
+    keys = [frame[name].astype("category").cat.codes.to_numpy(np.int64) for name in names]
+    like = combined(*keys, like_size(frame))
+    wire = frame["wire_ns"].to_numpy(np.float64)
+    other = np.flatnonzero(place.like)
+    other = other[np.isin(like[other], np.unique(like[own]))]
+    others = pd.Series(wire[other]).groupby(like[other])
+    usual = others.agg(["median", "mean"]).reindex(like[own])
+    wire = wire[own]
     beyond = np.nan_to_num((wire - usual["median"].to_numpy()).clip(min=0))
     more = float(np.nansum(wire - usual["mean"].to_numpy()))
     effect = np.zeros(len(frame))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...tables.arrays import FloatArray, IntArray
+from ...tables.sorting import order_of
 from .contraction import Contraction, Origin
 from .edge_effect import EdgeEffect
 
@@ -107,7 +108,7 @@ class _Paths(NamedTuple):
 
 def _paths(sources: tuple[Origin, ...], targets: list[IntArray]) -> _Paths:
     row = np.concatenate([source.row for source in sources])
-    order = np.argsort(row, kind="stable")
+    order = order_of(row)
     head = np.concatenate([source.head for source in sources])[order]
     closes = np.flatnonzero(np.append(head[1:] != head[:-1], True)[: len(head)]).astype(np.int32)
     last = np.repeat(closes + 1, np.diff(closes, prepend=-1)).astype(np.int32)

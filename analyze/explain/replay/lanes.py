@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ...formulas.schedules.engine import Graph
 from ...tables.arrays import FloatArray, IntArray
+from ...tables.sorting import order_of
 from .contraction import Contraction
 from .edge_effect import EdgeEffect
 
@@ -234,7 +235,7 @@ def _in_level_order(
 ) -> tuple[NarrowArray, IntArray, NarrowArray]:
     """Return the waited edges in the order of the graph's levels, what for, and the ends (or -1)."""
     edge = place[contraction.waited]
-    order = np.argsort(edge)
+    order = order_of(edge)
     ends = contraction.wait_ends
     ends = np.where(ends >= 0, place[ends], np.int32(-1))
     return edge[order], contraction.waited_for[order], ends[order]
@@ -264,7 +265,7 @@ def _slots(
     borders = np.searchsorted(first, graph.level_bounds)
     own = np.repeat(np.arange(levels, dtype=np.int32), np.diff(borders))
     last[node] = np.maximum(last[node], own)
-    leaving = np.argsort(last, kind="stable").astype(np.int32)
+    leaving = order_of(last)
     left = np.searchsorted(last[leaving], np.arange(levels + 1))
     slot = np.empty(graph.node_count, np.int32)
     slot[graph.roots] = np.arange(len(graph.roots))

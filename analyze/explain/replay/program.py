@@ -197,7 +197,7 @@ def build_program(
 def _signature(frame: pd.DataFrame) -> npt.NDArray[np.uint64]:
     if frame.empty:
         return np.empty(0, np.uint64)
-    axis, kind = (frame[name].cat.codes.to_numpy(np.int64) for name in ("axis", "kind"))
+    axis, kind = (frame[name].cat.codes.to_numpy(np.int16) for name in ("axis", "kind"))
     axes, kinds = (frame[name].cat.categories.to_numpy() for name in ("axis", "kind"))
     # Few different operations occur: each is hashed once.
     pairs = pd.DataFrame({"axis": np.repeat(axes, len(kinds)), "kind": np.tile(kinds, len(axes))})

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import FloatArray, IntArray, combined
+from ...tables.sorting import order_of
 
 LANE_BLOCK = 64
 """Lanes computed together; bounds memory at nodes x 64 x 8 bytes."""
@@ -116,13 +117,13 @@ def _sorted_edges(target: IntArray, fan: IntArray, level: IntArray) -> IntArray:
     """Return the edges by level, then by number of edges of their target, then by target."""
     # One sort of the nodes, which are fewer, then one of the edges by place.
     place = np.empty(len(level), np.int32)
-    place[np.lexsort((fan, level))] = np.arange(len(level), dtype=np.int32)
-    return np.argsort(place[target], kind="stable")
+    place[order_of(combined(level, fan))] = np.arange(len(level), dtype=np.int32)
+    return order_of(place[target])
 
 
 def _levels(source: IntArray, target: IntArray, count: int) -> IntArray:
     """Return the longest number of edges that leads to each node."""
-    order = np.argsort(source, kind="stable")
+    order = order_of(source)
     heads = target[order]
     fan_out = np.bincount(source, minlength=count)
     starts = np.append(0, np.cumsum(fan_out))
