@@ -97,16 +97,10 @@ class ParallelLayout:
 
     def groups(self, axis: str) -> Iterator[tuple[int, ...]]:
         """Yield the ranks of every group along one axis, in rank order."""
-        seen: set[int] = set()
+        stride, size = self.stride(axis), getattr(self, axis)
         for rank in range(self.world_size):
-            if rank in seen:
-                continue
-            own = self.coordinates(rank)
-            members = tuple(
-                self.rank(**{**own, axis: position}) for position in range(getattr(self, axis))
-            )
-            seen.update(members)
-            yield members
+            if rank // stride % size == 0:
+                yield tuple(range(rank, rank + size * stride, stride))
 
     def axis_of(self, ranks: tuple[int, ...]) -> Axis:
         """Return the axis along which these ranks form one group, else ``OTHER``.

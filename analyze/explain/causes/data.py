@@ -93,7 +93,9 @@ def sequence_effect(
     keys = [*_MICROBATCH, "rank", "kind", "chunk"]
     of_span = _numbered(spans, keys)
     of_piece = of_span[pieces["span"]]
-    passes = spans.iloc[_first_rows(of_span)].reset_index(drop=True)
+    rows = _first_rows(of_span)
+    columns = {str(name): spans[name].to_numpy()[rows] for name in spans}
+    passes = pd.DataFrame(columns, copy=False)
     passes["stage"] = passes["rank"].map(work.peer_class)
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
     alone = len(set(replica.values())) == len(replica)

@@ -105,23 +105,27 @@ def _step_signatures(
     """
     row = np.flatnonzero(program.is_recorded_issue)
     issued = [program.marks[name].to_numpy()[row] for name in ("rank", "step")]
-    opens = np.flatnonzero(np.any([np.diff(key, prepend=-1) != 0 for key in issued], axis=0))
+    is_new = np.ones(len(row), dtype=bool)
+    is_new[1:] = (issued[0][1:] != issued[0][:-1]) | (issued[1][1:] != issued[1][:-1])
+    opens = np.flatnonzero(is_new)
     own = pd.MultiIndex.from_arrays([rank, step])
     of_opens = own.get_indexer(pd.MultiIndex.from_arrays([key[opens] for key in issued]))
-    run = np.repeat(of_opens, np.diff(opens, append=len(row)))
-    order = order_of(run)
-    ordered = run[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    start = np.zeros(len(rank) + 1, np.int64)
-    start[ordered[first]] = first
-    code = program.signature[program.marks["event"].to_numpy()[row]][order]
-    position = (np.arange(len(row)) - start[ordered]).astype(np.uint64)
+    count = np.diff(opens, append=len(row))
+    event = program.marks["event"].to_numpy()[row]
+    if (np.diff(of_opens) <= 0).any():
+        run = np.repeat(of_opens, count)
+        order = order_of(run)
+        event, run = event[order], run[order]
+        opens = np.flatnonzero(np.append(True, run[1:] != run[:-1]))
+        of_opens, count = run[opens], np.diff(opens, append=len(row))
+    code = program.signature[event]
+    position = (np.arange(len(row)) - np.repeat(opens, count)).astype(np.uint64)
     mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
     signature, content = np.zeros((2, len(rank)), np.uint64)
-    if len(first):
-        signature[ordered[first]] = np.bitwise_xor.reduceat(mixed, first)
+    if len(opens):
+        signature[of_opens] = np.bitwise_xor.reduceat(mixed, opens)
         # Mixed before they are added up: sums of small numbers meet by chance.
-        content[ordered[first]] = np.add.reduceat(_mixed(code), first)
+        content[of_opens] = np.add.reduceat(_mixed(code), opens)
     return signature, content
 
 

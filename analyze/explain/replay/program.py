@@ -100,8 +100,10 @@ class Program:
     def is_recorded_issue(self) -> BoolArray:
         """Return which marks are issues of operations that were recorded, not inferred."""
         marks = self.marks
-        inferred = np.append(self.events["is_inferred"].to_numpy(bool), False)
         is_issue = marks["mark"].to_numpy() == ISSUE
+        inferred = np.append(self.events["is_inferred"].to_numpy(bool), False)
+        if not inferred.any():
+            return np.asarray(is_issue)
         return np.asarray(is_issue & ~inferred[marks["event"].to_numpy()])
 
     @property
