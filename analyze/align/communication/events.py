@@ -252,9 +252,16 @@ def _without_late_looks(frame: pd.DataFrame, lonely: pd.Series) -> pd.Series:
     by_any = any_of_group(blocked.to_numpy(), frame["join"].to_numpy())
     sharp = blocked.where(alone, by_any) | ~frame["host"]
     sharp &= ~lonely
-    keys = [frame["axis"], frame["kind"], frame["size_bytes"]]
-    usual = frame["wire_ns"].where(sharp).groupby(keys, observed=True).transform("median")
-    return frame["wire_ns"].where(sharp | (frame["wire_ns"] <= usual), usual)
+    axis, kind = (frame[name].cat.codes.to_numpy() for name in ("axis", "kind"))
+    like = combined(axis, kind, frame["size_bytes"].to_numpy(np.int64))
+    wire, seen = frame["wire_ns"].to_numpy(), sharp.to_numpy(bool)
+    median = pd.Series(wire[seen]).groupby(like[seen]).median()
+    unseen = np.flatnonzero(~seen)
+    usual = median.reindex(like[unseen]).to_numpy()
+    longer = ~(wire[unseen] <= usual)
+    wire = wire.copy()
+    wire[unseen[longer]] = usual[longer]
+    return pd.Series(wire, frame.index)
 
 
 def _match_p2p(rows: pd.DataFrame) -> pd.DataFrame:

@@ -39,10 +39,10 @@ def are_buffered(rows: pd.DataFrame) -> BoolArray:
         return sends
     receives = rows["start_ns"].where(~rows["is_send"]).to_numpy(np.float64)
     called = least_of_group(receives, rows["join"].to_numpy())
-    late = (called - rows["wait_start_ns"])[sends]
-    stood = (rows["wait_end_ns"] - rows["wait_start_ns"])[sends]
+    begin, end = (rows[name].to_numpy()[sends] for name in ("wait_start_ns", "wait_end_ns"))
+    late, stood = called[sends] - begin, end - begin
     tells = late > LEAST_LATE_NS
-    let_go = (stood[tells] < HELD * late[tells]).to_numpy(bool)
+    let_go = stood[tells] < HELD * late[tells]
     if len(let_go) < LEAST_SEEN or let_go.mean() > MOST_LET_GO:
         return sends
     return np.zeros(len(rows), dtype=bool)

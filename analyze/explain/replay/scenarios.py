@@ -65,7 +65,7 @@ class _Lanes:
         for part in parts:
             base.take_away(part)
         contraction = self._contraction = _safe_contraction(program, base, parts)
-        self._root_ns = program.recorded_ns[contraction.edges.is_root.nonzero()[0]]
+        self._root_ns = _ends_of(program, contraction.edges.is_root.nonzero()[0])
         self._skew_share = self._share_of_skew()
         self._ends_origin = contraction.origin(self._ends.rows)
         base_ns, self._base_of_ends = self._folded(base, with_offsets=True)
@@ -89,8 +89,8 @@ class _Lanes:
     @property
     def recorded_step_ns(self) -> float:
         """Return the step time by the recorded marks."""
-        recorded = self._program.recorded_ns
-        return float(self._step_time(recorded[self._ends.rows][:, None], self._root_ns[:, None])[0])
+        recorded = _ends_of(self._program, self._ends.rows)
+        return float(self._step_time(recorded[:, None], self._root_ns[:, None])[0])
 
     def summary(self, keep: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return step time and waiting of a block of lanes."""
@@ -154,7 +154,7 @@ class _Lanes:
 
     def _skew_after_first(self) -> FloatArray:
         """Return the recorded skew after the first step of every run."""
-        return self._skew(self._program.recorded_ns[self._ends.rows[self._ends.first]])
+        return self._skew(_ends_of(self._program, self._ends.rows[self._ends.first]))
 
     def _share_of_skew(self) -> FloatArray:
         """Return how much of the skew after its first step the ranks have started a run with, 0..1.
@@ -201,6 +201,11 @@ class _EndMarks:
         self.opens = np.flatnonzero(np.append(True, np.diff(windows.run) != 0))
         roots = marks.loc[is_root, ["step", "start_ns"]]
         self.step_start_ns = roots.groupby("step")["start_ns"].min().to_numpy(np.float64)
+
+
+def _ends_of(program: Program, rows: IntArray) -> FloatArray:
+    """Return the recorded ends of some rows of the marks."""
+    return np.asarray(program.marks["end_ns"].to_numpy()[rows], dtype=np.float64)
 
 
 class _Split(NamedTuple):
