@@ -26,6 +26,8 @@ from ...tables.arrays import IntArray, combined
 from ...tables.sorting import order_of
 from ..replay.program import Program
 
+STEPS_AT_ONCE = 128
+"""Steps of ranks whose operations are mixed at once: they stay in the cache."""
 NO_CLASS = -1
 """The class of a step that cannot be compared with those of its peers."""
 
@@ -118,14 +120,17 @@ def _step_signatures(
         event, run = event[order], run[order]
         opens = np.flatnonzero(np.append(True, run[1:] != run[:-1]))
         of_opens, count = run[opens], np.diff(opens, append=len(row))
-    code = program.signature[event]
-    position = (np.arange(len(row)) - np.repeat(opens, count)).astype(np.uint64)
-    mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
+    codes = program.signature
     signature, content = np.zeros((2, len(rank)), np.uint64)
-    if len(opens):
-        signature[of_opens] = np.bitwise_xor.reduceat(mixed, opens)
+    for low in range(0, len(opens), STEPS_AT_ONCE):
+        own = slice(low, low + STEPS_AT_ONCE)
+        first, rows = opens[own] - opens[low], int(count[own].sum())
+        code = codes[event[opens[low] : opens[low] + rows]]
+        position = (np.arange(rows) - np.repeat(first, count[own])).astype(np.uint64)
+        mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
+        signature[of_opens[own]] = np.bitwise_xor.reduceat(mixed, first)
         # Mixed before they are added up: sums of small numbers meet by chance.
-        content[of_opens] = np.add.reduceat(_mixed(code), opens)
+        content[of_opens[own]] = np.add.reduceat(_mixed(code), first)
     return signature, content
 
 
