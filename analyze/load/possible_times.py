@@ -67,7 +67,7 @@ def _are_possible(table: pa.Table, name: str, least: int) -> bool:
     if name not in table.column_names or table[name].null_count == table.num_rows:
         return True
     bounds = pc.min_max(table[name])
-    return least <= bounds["min"].as_py() and bounds["max"].as_py() < _FARTHEST_NS
+    return bool(least <= bounds["min"].as_py() and bounds["max"].as_py() < _FARTHEST_NS)
 
 
 def _without_impossible_ends(name: str, table: pa.Table, limits: list[Limit]) -> pa.Table:
@@ -97,7 +97,7 @@ def _impossible(part: pa.Table) -> npt.NDArray[np.bool_]:
     impossible |= (wait_start != 0) & (wait_end != 0) & (wait_end < wait_start)
     for values in (end, wait_start, wait_end):
         impossible |= (values <= -_FARTHEST_NS) | (values >= _FARTHEST_NS)
-    return impossible
+    return np.asarray(impossible)
 
 
 def _known(table: pa.Table, columns: tuple[str, ...]) -> Iterator[npt.NDArray[np.int64]]:

@@ -220,7 +220,7 @@ def _absent_frac(frame: pd.DataFrame, trace: Trace) -> pd.Series:
     expected = np.where(frame["is_p2p"], 2, expected[group.codes])
     join, is_p2p, is_send = (frame[name].to_numpy() for name in ("join", "is_p2p", "is_send"))
     ends = (any_of_group(is_p2p & own, join) for own in (is_send, ~is_send))
-    members = np.sum([*ends], axis=0, dtype=np.float64)
+    members = np.sum([*ends], axis=0).astype(np.float64)
     together = frame.loc[~is_p2p, ["join", "rank"]].groupby("join")["rank"]
     members[~is_p2p] = together.transform("nunique")
     return pd.Series(1.0 - members / np.maximum(expected, members), index=frame.index)
@@ -252,7 +252,7 @@ def _without_late_looks(frame: pd.DataFrame, lonely: pd.Series) -> pd.Series:
     by_any = any_of_group(blocked.to_numpy(), frame["join"].to_numpy())
     sharp = blocked.where(alone, by_any) | ~frame["host"]
     sharp &= ~lonely
-    axis, kind = (frame[name].cat.codes.to_numpy() for name in ("axis", "kind"))
+    axis, kind = (np.asarray(frame[name].cat.codes, dtype=np.int64) for name in ("axis", "kind"))
     like = combined(axis, kind, frame["size_bytes"].to_numpy(np.int64))
     wire, seen = frame["wire_ns"].to_numpy(), sharp.to_numpy(bool)
     median = pd.Series(wire[seen]).groupby(like[seen]).median()

@@ -113,7 +113,8 @@ def last_arrivals(frame: pd.DataFrame) -> pd.Series:
     start = frame["start_ns"].to_numpy()
     last = frame[start == greatest_of_group(start, frame["join"].to_numpy())]
     alone = last.groupby("join")["rank"].transform("size") == 1
-    return last[alone].set_index("join")["rank"]
+    found: pd.Series = last[alone].set_index("join")["rank"]
+    return found
 
 
 def _no_waits(ranks: list[int]) -> pd.DataFrame:

@@ -77,7 +77,9 @@ def _on_one_line(*places: tuple[IntArray, Times]) -> list[IntArray] | None:
     length = max(int(time.max()) for _, time in places) - origin + 1
     if (max(int(rank.max()) for rank, _ in places) + 1) * length >= 2**62:
         return None
-    return [rank.astype(np.int64) * length + (time - origin) for rank, time in places]
+    return [
+        rank.astype(np.int64) * length + (time.astype(np.int64) - origin) for rank, time in places
+    ]
 
 
 def overlaps(

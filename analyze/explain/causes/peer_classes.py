@@ -123,14 +123,14 @@ def _step_signatures(
     codes = program.signature
     signature, content = np.zeros((2, len(rank)), np.uint64)
     for low in range(0, len(opens), STEPS_AT_ONCE):
-        own = slice(low, low + STEPS_AT_ONCE)
-        first, rows = opens[own] - opens[low], int(count[own].sum())
+        some = slice(low, low + STEPS_AT_ONCE)
+        first, rows = opens[some] - opens[low], int(count[some].sum())
         code = codes[event[opens[low] : opens[low] + rows]]
-        position = (np.arange(rows) - np.repeat(first, count[own])).astype(np.uint64)
+        position = (np.arange(rows) - np.repeat(first, count[some])).astype(np.uint64)
         mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
-        signature[of_opens[own]] = np.bitwise_xor.reduceat(mixed, first)
+        signature[of_opens[some]] = np.bitwise_xor.reduceat(mixed, first)
         # Mixed before they are added up: sums of small numbers meet by chance.
-        content[of_opens[own]] = np.add.reduceat(_mixed(code), first)
+        content[of_opens[some]] = np.add.reduceat(_mixed(code), first)
     return signature, content
 
 

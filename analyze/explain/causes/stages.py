@@ -119,7 +119,8 @@ def _parts(work: Work) -> Iterator[tuple[str, pd.Series]]:
     """Yield each kind of computing, and which part of each cell's it is."""
     for direction in PASSES:
         yield direction, work.cells[direction]
-    yield "other", 1.0 - sum(work.cells[name] for name in PASSES)
+    forward, backward = (work.cells[name] for name in PASSES)
+    yield "other", 1.0 - (forward + backward)
 
 
 def _excess_of_chunks(

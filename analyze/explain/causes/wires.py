@@ -247,8 +247,10 @@ def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
     as they do on average: their noise is no degradation, and stays.
     """
     names, own = ("axis", "kind"), place.events
-    keys = [frame[name].astype("category").cat.codes.to_numpy(np.int64) for name in names]
-    like = combined(*keys, like_size(frame))
+    axis, kind = (
+        np.asarray(frame[name].astype("category").cat.codes, dtype=np.int64) for name in names
+    )
+    like = combined(axis, kind, like_size(frame))
     wire = frame["wire_ns"].to_numpy(np.float64)
     other = np.flatnonzero(place.like)
     other = other[np.isin(like[other], np.unique(like[own]))]
