@@ -70,9 +70,11 @@ from .slow_with_uneven_work import Compared, beside_data
 from .suspects import (
     arrives_late,
     beyond_chance,
+    candidates_of,
     compared_ranks,
     is_suspect,
     of_suspects,
+    their_peers,
 )
 
 MAX_SUSPECTS = 4
@@ -129,9 +131,8 @@ def attribute(
     is a third one, and clears ranks that only had more work. What a slow clock cost is
     taken out before.
     """
-    recorded = place_work(trace, program, ledger)
-    work, clocks = without_slow_clocks(recorded, program, ledger, devices)
-    del recorded
+    work = place_work(trace, program, ledger)
+    work, clocks = without_slow_clocks(work, program, ledger, devices)
     hidden = events.unseen_frac > MAX_UNSEEN
     detection = None if hidden else detect_in(trace, program.windows, ledger)
     peers = peer_centre(work)
@@ -143,8 +144,10 @@ def attribute(
     compared = Compared(trace, program, told, work, peers, ranks, waits, detection)
     at_first, (unlike, sequence, expected, ranks) = ranks, beside_data(compared, unlike)
     ranks["suspect"] &= not hidden
-    passes = own_durations(trace, program.windows, ledger)
-    ranks, detection = beyond_chance(work, expected, passes, ranks, detection, arrivals(events))
+    tested = candidates_of(work, ranks, detection)
+    passes = own_durations(trace, program.windows, ledger, their_peers(work, tested))
+    arrived = arrivals(events) if tested.intersection(ranks["rank"][ranks["late"]]) else None
+    ranks, detection = beyond_chance(work, expected, passes, ranks, detection, arrived)
     limits = (*limits_of(work, program, events), *slow_together(detection))
     found = Attribution(
         ranks=ranks,

@@ -51,7 +51,8 @@ def union(intervals: IntArray) -> IntArray:
     intervals = pair(intervals[:, 0], intervals[:, 1])
     if not len(intervals):
         return intervals
-    intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
+    if (intervals[1:, 0] < intervals[:-1, 0]).any():
+        intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
     reach = np.maximum.accumulate(intervals[:, 1])
     opens = np.append(True, intervals[1:, 0] > reach[:-1])
     closes = np.append(opens[1:], True)
@@ -138,7 +139,9 @@ def covered_by_rank(
     for at, first in enumerate(borders[:-1].tolist()):
         own, parts = slice(*of_queries[at : at + 2]), slice(*of_parts[at : at + 2])
         place = (of_rank[parts].astype(np.int64) - first) * length - origin
-        merged = union(np.column_stack([low[parts] + place, high[parts] + place]))
+        merged = np.column_stack([low[parts] + place, high[parts] + place])
+        if (merged[1:, 0] < merged[:-1, 1]).any() or (merged[:, 0] >= merged[:, 1]).any():
+            merged = union(merged)
         moved = (rank[own].astype(np.int64) - first) * length - origin
         inside[own] = covered_length(merged, start[own] + moved, end[own] + moved)
     return inside

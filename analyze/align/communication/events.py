@@ -206,6 +206,8 @@ def _by_way(rows: pd.DataFrame, wire: pd.Series, clock_error_ns: FloatArray) -> 
 def _clock_error_ns(trace: Trace, rank: pd.Series) -> FloatArray:
     """Return by how much two clocks may be apart that were corrected as that of each rank was."""
     sync = trace.frame("clock_sync")
+    if sync.empty:
+        return np.zeros(len(rank))
     errors = dict(zip(sync["host"].astype(str), sync["error_ns"], strict=True))
     by_rank = {one: 2.0 * errors.get(trace.clock_of(one), 0.0) for one in rank.unique().tolist()}
     return np.asarray(rank.map(by_rank), dtype=np.float64)

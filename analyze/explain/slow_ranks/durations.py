@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 
@@ -35,14 +37,24 @@ def durations_of(trace: Trace) -> pd.DataFrame:
     return own_durations(trace, windows, ledger)
 
 
-def own_durations(trace: Trace, windows: StepWindows, ledger: Ledger) -> pd.DataFrame:
+def own_durations(
+    trace: Trace, windows: StepWindows, ledger: Ledger, ranks: Collection[int] | None = None
+) -> pd.DataFrame:
     """Return the same from a ledger that was made already.
 
     A span counts with its length less what the ledger calls exposed communication in
     it: a tensor-parallel rank that waits for a slow one inside a layer is not slow.
+
+    Args:
+        trace: The capture.
+        windows: The analysed steps.
+        ledger: Their ledger.
+        ranks: Whose passes are asked for; None for all.
     """
     spans = windows.select(trace.frame("span"))
     is_own = spans["kind"].isin(MICROBATCH_KINDS) & (spans["microbatch"] >= 0)
+    if ranks is not None:
+        is_own &= spans["rank"].isin(list(ranks))
     rows = np.flatnonzero(is_own.to_numpy(bool))
     if not len(rows):
         return pd.DataFrame(columns=list(_COLUMNS))
