@@ -124,8 +124,11 @@ def _seen_besides(
     shared = _even_passes(passes, informative=~passes["is_slow"] | passes["tells"])
     level = _levels(passes, slow)
     by_itself = (level >= 0) & ~passes["tells"]
-    of_rank = passes.groupby(["rank", "kind", "chunk", level])["even_ns"].transform("mean")
-    compared = of_rank.where(by_itself | shared.isna(), shared)
+    alone_in = by_itself | shared.isna()
+    own = passes[passes["rank"].isin(passes.loc[alone_in, "rank"].unique())]
+    of_rank = own.groupby(["rank", "kind", "chunk", level[own.index]])["even_ns"].transform("mean")
+    of_rank = of_rank.reindex(passes.index)
+    compared = of_rank.where(alone_in, shared)
     passes["own"] = (passes["even_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
     return _excess(passes, alone=alone), shared.fillna(of_rank)
 

@@ -214,6 +214,23 @@ def peer_centre(
     return result if unequal_ns is None else result + unequal_ns
 
 
+def sums_of_steps(cells: pd.DataFrame, *places: str, **values: npt.NDArray[Any]) -> pd.DataFrame:
+    """Return values of cells added up for each step of a rank, by their places, rank and step.
+
+    Args:
+        cells: rank, step and the places, which are the same in a step of a rank; by rank and step.
+        places: Columns of these.
+        values: One value a cell, by name.
+    """
+    run, first = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
+    names = [*places, "rank", "step"]
+    index = pd.MultiIndex.from_arrays(
+        [cells[name].to_numpy()[first] for name in names], names=names
+    )
+    sums = {name: np.bincount(run, own, len(first)) for name, own in values.items()}
+    return pd.DataFrame(sums, index).sort_index()
+
+
 def by_step(work: Work, cell_ns: FloatArray) -> pd.DataFrame:
     """Return a value of cells added up for each step (rows) and rank (columns)."""
     rank, step = (work.cells[name].to_numpy(np.int64) for name in ("rank", "step"))
@@ -257,22 +274,20 @@ def stage_centre(
         reference_ns: What each cell worked, or would have.
         unequal_ns: What of it comes with its microbatch, which makes no kind of step; the centre is without.
     """
-    names = ["peer_class", "rank", "step"]
     even = reference_ns if unequal_ns is None else reference_ns - unequal_ns
-    per_step = work.cells[names].assign(ns=even).groupby(names)["ns"].sum()
-    kinds = kinds_of_steps(per_step)
+    kinds = kinds_of_steps(sums_of_steps(work.cells, "peer_class", ns=even)["ns"])
     peers, rank, step, interval = (
         work.cells[name].to_numpy(np.int64) for name in ("peer_class", "rank", "step", "interval")
     )
-    at = pd.MultiIndex.from_frame(work.cells[list(kinds.index.names)])
-    kind = combined(peers, kinds.reindex(at).to_numpy(np.int64))
+    kind = peers
+    if kinds.any():
+        at = pd.MultiIndex.from_frame(work.cells[list(kinds.index.names)])
+        kind = combined(peers, kinds.reindex(at).to_numpy(np.int64))
     centre = group_median(even, kind, interval)
-    whole, place = np.unique(combined(kind, rank, step), return_inverse=True)
-    first = np.zeros(len(whole), np.int64)
-    first[place] = np.arange(len(place))
-    of_step = np.bincount(place, even, len(whole)).astype(np.float64)
+    place, first = _numbered_runs(rank, step)
+    of_step = np.bincount(place, even, len(first)).astype(np.float64)
     usual = group_median(of_step, kind[first])
-    of_centre = np.bincount(place, centre, len(whole))
+    of_centre = np.bincount(place, centre, len(first))
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = usual / of_centre
     centre = centre * np.where(np.isfinite(scale), scale, 1.0)[place]
@@ -295,10 +310,12 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
         that is slow in some of its steps only would hide it.
     """
     is_known = ~np.isnan(peer_ns)
-    names = ("rank", "step", "peer_class", "interval", "work_ns")
+    names = ("rank", "step", "peer_class", "interval", "alike", "work_ns")
     columns = {name: work.cells[name].to_numpy()[is_known] for name in names}
     known = pd.DataFrame({**columns, "peer_ns": peer_ns[is_known]}, copy=False)
-    steps = known.groupby(["rank", "step", "peer_class"])[["work_ns", "peer_ns"]].sum()
+    own = {name: known[name].to_numpy() for name in ("work_ns", "peer_ns")}
+    steps = sums_of_steps(known, "peer_class", **own).reorder_levels(["rank", "step", "peer_class"])
+    steps = steps.sort_index()
     excess = steps["work_ns"] - steps["peer_ns"]
     by_rank = excess.groupby(level=0)
     peer_mean = steps["peer_ns"].groupby(level=0).mean()
@@ -346,12 +363,18 @@ def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:
     independent, so that their variances add up. The spread of a piece is that
     between the steps; in a single step, that between the pieces.
     """
-    excess = cells["work_ns"] - cells["peer_ns"]
-    steps = cells["step"].nunique()
-    keys = [cells["rank"], cells["interval"]] if steps > 1 else [cells["rank"]]
-    squares = (excess - excess.groupby(keys).transform("mean")) ** 2
-    spread: pd.Series = np.sqrt(squares.groupby(cells["rank"]).sum() / max(steps - 1, 1))
-    return spread
+    excess = (cells["work_ns"] - cells["peer_ns"]).to_numpy()
+    steps, alike = cells["step"].nunique(), cells["alike"].to_numpy()
+    rank, first = _numbered_runs(cells["rank"].to_numpy())
+    if steps > 1:
+        places = [cells["rank"].to_numpy(), cells["interval"].to_numpy()]
+        squares = (excess - pd.Series(excess).groupby(places).transform("mean").to_numpy()) ** 2
+    else:
+        mean = np.bincount(rank, excess) / np.bincount(rank, alike)
+        squares = alike * (excess - mean[rank]) ** 2
+    sums = np.bincount(rank, squares, len(first))
+    index = pd.Index(cells["rank"].to_numpy()[first], name="rank")
+    return pd.Series(np.sqrt(sums / max(steps - 1, 1)), index)
 
 
 def excess_by_class(ledger: Ledger, rank: int, peers: list[int]) -> pd.Series:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import FloatArray, IntArray, combined
 from ...tables.centres import median_of_others
 from ..replay.edge_effect import EdgeEffect
 from .effects import Work
@@ -159,10 +159,12 @@ def _longer_by(work: Work, reference: FloatArray) -> FloatArray:
 
     In its passes, and in what else it does: a slow device need not launch or wait for data slower.
     """
-    cells = work.cells[["rank", "step", "is_pass", "work_ns"]].assign(reference=reference)
-    sums = cells.groupby(["rank", "step", "is_pass"])[["work_ns", "reference"]].transform("sum")
+    names = ("rank", "step", "is_pass")
+    place = combined(*(work.cells[name].to_numpy().astype(np.int64) for name in names))
+    place = np.asarray(pd.factorize(place)[0], dtype=np.int64)
+    own, usual = (np.bincount(place, ns) for ns in (work.cells["work_ns"].to_numpy(), reference))
     with np.errstate(invalid="ignore", divide="ignore"):
-        longer = (sums["work_ns"] / sums["reference"] - 1.0).to_numpy(np.float64)
+        longer = (own / usual - 1.0)[place]
     return np.where(np.isfinite(longer), longer, 0.0)
 
 

@@ -12,7 +12,7 @@ from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.program import Program
-from .effects import PASSES, Work
+from .effects import PASSES, Work, sums_of_steps
 from .kinds_of_steps import kinds_of_steps
 from .passes import Passes, edge_of_pieces
 from .shapley_player import Player, Union, spread
@@ -98,7 +98,7 @@ def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> _Exces
         return None
     cells = work.cells[["rank", "step"]].assign(stage=stage)
     parts = {name: compute * frac for name, frac in _parts(work)}
-    of_rank = cells.assign(**parts).groupby(["stage", "rank", "step"]).sum()
+    of_rank = sums_of_steps(cells, "stage", **{name: own.to_numpy() for name, own in parts.items()})
     kinds = kinds_of_steps(of_rank.sum(axis="columns"))
     by_part = pd.concat({name: of_rank[name] for name in parts}, names=["part"])
     centre = pd.DataFrame(_centres(by_part, kinds).unstack("part"))[list(parts)]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ...align.communication.rows import sorted_categories
-from ...tables.arrays import BoolArray, FloatArray, combined
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.edge_effect import EdgeEffect, edge_effect
@@ -192,10 +192,17 @@ def _with_queued(frame: pd.DataFrame, excess: WireExcess) -> WireExcess:
 
 def _beyond_undisturbed(frame: pd.DataFrame) -> FloatArray:
     """Return what each event takes beyond the undisturbed wire of its like."""
-    like = frame.groupby(["axis", "kind", "size_bytes"], observed=True)["wire_ns"]
-    usual = like.transform("quantile", WIRE_REFERENCE)
+    size = frame["size_bytes"].to_numpy(np.int64)
+    like = np.asarray(pd.factorize(combined(*_axis_and_kind(frame), size))[0], dtype=np.int64)
+    usual = frame["wire_ns"].groupby(like).quantile(WIRE_REFERENCE).to_numpy(np.float64)
     wire = frame["wire_ns"].to_numpy(np.float64)
-    return np.asarray(np.nan_to_num((wire - usual.to_numpy(np.float64)).clip(min=0)))
+    return np.asarray(np.nan_to_num((wire - usual[like]).clip(min=0)))
+
+
+def _axis_and_kind(frame: pd.DataFrame) -> list[IntArray]:
+    """Return the codes of the axis and the kind of each event."""
+    names = ("axis", "kind")
+    return [np.asarray(frame[name].astype("category").cat.codes, dtype=np.int64) for name in names]
 
 
 def excess_of_program(trace: Trace, program: Program) -> WireExcess | None:
@@ -246,11 +253,7 @@ def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
     Each by what it exceeds their median, scaled so that, repaired, the place takes as long
     as they do on average: their noise is no degradation, and stays.
     """
-    names, own = ("axis", "kind"), place.events
-    axis, kind = (
-        np.asarray(frame[name].astype("category").cat.codes, dtype=np.int64) for name in names
-    )
-    like = combined(axis, kind, like_size(frame))
+    own, like = place.events, combined(*_axis_and_kind(frame), like_size(frame))
     wire = frame["wire_ns"].to_numpy(np.float64)
     other = np.flatnonzero(place.like)
     other = other[np.isin(like[other], np.unique(like[own]))]
