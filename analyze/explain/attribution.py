@@ -30,6 +30,7 @@ from .causes import (
     SLOW_RANKS,
     Off,
     Overlap,
+    Passes,
     Player,
     SlowClock,
     SlowParts,
@@ -70,9 +71,11 @@ from .slow_with_uneven_work import Compared, beside_data
 from .suspects import (
     arrives_late,
     beyond_chance,
+    candidates_of,
     compared_ranks,
     is_suspect,
     of_suspects,
+    their_peers,
 )
 
 MAX_SUSPECTS = 4
@@ -129,9 +132,8 @@ def attribute(
     is a third one, and clears ranks that only had more work. What a slow clock cost is
     taken out before.
     """
-    recorded = place_work(trace, program, ledger)
-    work, clocks = without_slow_clocks(recorded, program, ledger, devices)
-    del recorded
+    work = place_work(trace, program, ledger)
+    work, clocks = without_slow_clocks(work, program, ledger, devices)
     hidden = events.unseen_frac > MAX_UNSEEN
     detection = None if hidden else detect_in(trace, program.windows, ledger)
     peers = peer_centre(work)
@@ -139,11 +141,14 @@ def attribute(
     ranks["late"] = arrives_late(trace, ranks, waits)
     is_slow = is_suspect(ranks, program.windows.step_time_ns, detection)
     unlike = _unlike(ranks.loc[is_slow, "rank"], detection, clocks)
-    compared = Compared(trace, program, ledger, work, peers, ranks, waits, detection)
+    told = Passes(trace, program.windows, ledger)
+    compared = Compared(trace, program, told, work, peers, ranks, waits, detection)
     at_first, (unlike, sequence, expected, ranks) = ranks, beside_data(compared, unlike)
     ranks["suspect"] &= not hidden
-    passes = own_durations(trace, program.windows, ledger)
-    ranks, detection = beyond_chance(work, expected, passes, ranks, detection, arrivals(events))
+    tested = candidates_of(work, ranks, detection)
+    passes = own_durations(trace, program.windows, ledger, their_peers(work, tested))
+    arrived = arrivals(events) if tested.intersection(ranks["rank"][ranks["late"]]) else None
+    ranks, detection = beyond_chance(work, expected, passes, ranks, detection, arrived)
     limits = (*limits_of(work, program, events), *slow_together(detection))
     found = Attribution(
         ranks=ranks,
@@ -162,11 +167,11 @@ def attribute(
     suspects = _suspects(trace, ranks, events, detection)
     wires = excess_of_program(trace, program)
     slow = SlowParts(with_rest(suspects, MAX_SUSPECTS), clocks, wires)
-    players, overlaps = find_players(trace, program, ledger, work, expected, slow)
+    players, overlaps = find_players(trace, program, told, work, expected, slow)
     off = gain_errors(trace, work, expected, players, ranks)
     late = late_launches(trace, program, ledger)
     # Not needed any more, and as large as the replays that follow.
-    del work, peers, sequence, expected, clocks, compared
+    del work, peers, sequence, expected, clocks, compared, told
     return _with_causes(
         replace(found, ranks=ranks, wires=wires),
         program,
@@ -200,6 +205,8 @@ def _with_causes(
     times, waiting = _replayed(program, players, overlaps, masks)
     account = _wait_account(ledger, waiting)
     released = released_gains(program, ledger, players, overlaps)
+    if released is None:
+        released = np.asarray(_removal_gains(times, masks, len(players)))
     causes = _causes(players, off, (order, masks), (times, waiting, released), measured)
     causes = _with_slow_hosts(causes, program, players)
     if refused := _refusals((*parted(program, ledger, account, late), *losing(causes))):

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..account.ledger.build import Ledger
 from ..tables.arrays import FloatArray
 from ..tables.trace import Trace
-from .causes import expected_of, sequence_effect
+from .causes import Passes, expected_of, sequence_effect
 from .causes.data import Sequences
 from .causes.effects import Expected, Work
 from .replay.program import Program
@@ -29,7 +28,8 @@ class Compared(NamedTuple):
 
     trace: Trace
     program: Program
-    ledger: Ledger
+    told: Passes
+    """Its passes, and which part of each was computing."""
     work: Work
     peers: FloatArray
     """What the peers of each cell's rank worked, ns."""
@@ -73,9 +73,9 @@ def beside_data(compared: Compared, unlike: list[int]) -> Judged:
 
 
 def _judged(compared: Compared, unlike: list[int]) -> Judged:
-    trace, program, ledger, work, peers, at_first, waits, detection = compared
+    trace, program, told, work, peers, at_first, waits, detection = compared
     slow_steps = steps_of_slow(unlike, detection)
-    sequence = sequence_effect(trace, program, ledger, work, slow_steps)
+    sequence = sequence_effect(trace, program, told, work, slow_steps)
     expected = healthy_work(work, at_first, expected_of(peers, sequence), detection)
     ranks = compared_ranks(work, expected.work_ns)
     ranks["late"] = arrives_late(trace, ranks, waits)

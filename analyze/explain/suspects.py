@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.terms import Axis
+
 from ..tables.arrays import BoolArray, FloatArray
-from ..tables.trace import Trace
+from ..tables.trace import Trace, position_of_ranks
 from .causes.chance import chance_of_arrivals, chance_of_ranks
 from .causes.effects import Expected, Work, excess_by_rank, peer_centre
 from .slow_ranks import DetectionResult
@@ -55,7 +59,9 @@ def arrives_late(trace: Trace, ranks: pd.DataFrame, waits: pd.DataFrame) -> Bool
     """
     by_rank, layout = waits.set_index("rank")["chance"], trace.layout
     own = ranks["rank"].tolist()
-    replica = own if layout is None else [layout.coordinates(rank)["dp"] for rank in own]
+    replica = own
+    if layout is not None:
+        replica = [*position_of_ranks(layout, Axis.DP, own).values()]
     is_slow = ranks["z"] >= MIN_Z
     others = is_slow.groupby(np.asarray(replica)).transform("sum") - is_slow
     return np.asarray((by_rank[own].to_numpy() <= MAX_CHANCE) & (others == 0).to_numpy())
@@ -76,6 +82,19 @@ def is_suspect(
     return np.asarray(unlikely & (excess >= MIN_EXCESS_FRAC * measured))
 
 
+def candidates_of(work: Work, ranks: pd.DataFrame, detection: DetectionResult | None) -> set[int]:
+    """Return the ranks that seem to be slow, by their work or as the detection finds."""
+    found = [] if detection is None else [verdict.rank for verdict in detection.suspects]
+    candidates = {*ranks.loc[ranks["suspect"], "rank"].tolist(), *found}
+    return candidates.intersection(work.peer_class)
+
+
+def their_peers(work: Work, ranks: Collection[int]) -> list[int]:
+    """Return the ranks of the classes of some ranks."""
+    classes = {work.peer_class[rank] for rank in ranks}
+    return [rank for rank, own in work.peer_class.items() if own in classes]
+
+
 def beyond_chance(
     work: Work,
     expected: Expected,
@@ -92,7 +111,7 @@ def beyond_chance(
     Args:
         work: The recorded work by cell.
         expected: What each cell would have taken on a healthy rank.
-        passes: Own durations of passes; may be empty.
+        passes: Own durations of passes of these ranks and their peers; may be empty.
         ranks: rank, late and suspect.
         detection: Slow ranks as durations show them.
         arrivals: rank, step, join and late_ns of the members of collectives; a second witness of ranks that
@@ -101,9 +120,7 @@ def beyond_chance(
     Returns:
         The table with ``chance`` of each suspect (NaN: not tested), and the detection.
     """
-    found = [] if detection is None else [verdict.rank for verdict in detection.suspects]
-    candidates = {*ranks.loc[ranks["suspect"], "rank"].tolist(), *found}
-    candidates.intersection_update(work.peer_class)
+    candidates = candidates_of(work, ranks, detection)
     slow_steps = steps_of_slow(candidates, detection)
     tested = chance_of_ranks(work, expected.unequal_ns, passes, sorted(candidates), slow_steps)
     if arrivals is not None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..tables.trace import Trace
 from ..wording.limits import Limit
@@ -46,6 +47,9 @@ def with_possible_times(trace: Trace) -> Trace:
 
 
 def _without_impossible_rows(name: str, table: pa.Table, limits: list[Limit]) -> pa.Table:
+    starts = all(_are_possible(table, name, -_FARTHEST_NS + 1) for name in _STARTS)
+    if starts and _are_possible(table, "dur_ns", 0):
+        return table
     possible = np.ones(table.num_rows, dtype=bool)
     for values in _known(table, _STARTS):
         possible &= (values > -_FARTHEST_NS) & (values < _FARTHEST_NS)
@@ -58,14 +62,20 @@ def _without_impossible_rows(name: str, table: pa.Table, limits: list[Limit]) ->
     return table.filter(pa.array(possible))
 
 
+def _are_possible(table: pa.Table, name: str, least: int) -> bool:
+    """Tell whether the values of a column are in bounds, as far as it has any."""
+    if name not in table.column_names or table[name].null_count == table.num_rows:
+        return True
+    bounds = pc.min_max(table[name])
+    return bool(least <= bounds["min"].as_py() and bounds["max"].as_py() < _FARTHEST_NS)
+
+
 def _without_impossible_ends(name: str, table: pa.Table, limits: list[Limit]) -> pa.Table:
     if not table.num_rows or "end_ns" not in table.column_names:
         return table
-    start, end, wait_start, wait_end = _known(table, ("start_ns", *_ENDS))
-    impossible = (end != 0) & (end < start)
-    impossible |= (wait_start != 0) & (wait_end != 0) & (wait_end < wait_start)
-    for values in (end, wait_start, wait_end):
-        impossible |= (values <= -_FARTHEST_NS) | (values >= _FARTHEST_NS)
+    parts = table.select(["start_ns", *_ENDS]).to_batches()
+    # Part by part, so that what is looked at stays in the cache.
+    impossible = np.concatenate([_impossible(pa.Table.from_batches([part])) for part in parts])
     if not impossible.any():
         return table
     ends = int(impossible.sum())
@@ -78,6 +88,16 @@ def _without_impossible_ends(name: str, table: pa.Table, limits: list[Limit]) ->
         )
         table = table.set_column(place, table.schema.field(place), values)
     return table
+
+
+def _impossible(part: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return which ends are absurd."""
+    start, end, wait_start, wait_end = _known(part, ("start_ns", *_ENDS))
+    impossible = (end != 0) & (end < start)
+    impossible |= (wait_start != 0) & (wait_end != 0) & (wait_end < wait_start)
+    for values in (end, wait_start, wait_end):
+        impossible |= (values <= -_FARTHEST_NS) | (values >= _FARTHEST_NS)
+    return np.asarray(impossible)
 
 
 def _known(table: pa.Table, columns: tuple[str, ...]) -> Iterator[npt.NDArray[np.int64]]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from .arrays import BoolArray, FloatArray, IntArray, combined
+from .sorting import sorted_in_groups
 
 
 def group_median(value: FloatArray, *keys: IntArray) -> FloatArray:
     """Return for each row the median over all rows with the same keys."""
     group = combined(*keys)
-    order = np.lexsort((value, group))
+    order = sorted_in_groups(value, group)
     ordered, group = value[order], group[order]
     head = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
     count = np.diff(np.append(head, len(value)))
@@ -21,12 +21,6 @@ def group_median(value: FloatArray, *keys: IntArray) -> FloatArray:
     result = np.empty(len(value))
     result[order] = np.repeat(middle, count)
     return result
-
-
-def leave_one_out_median(cells: pd.DataFrame, keys: list[str], name: str) -> FloatArray:
-    """Return for each row the median of a column over the other rows of its group."""
-    columns = [cells[key].to_numpy(np.int64) for key in keys]
-    return median_of_others(cells[name].to_numpy(np.float64), *columns)
 
 
 def median_of_others(
@@ -44,9 +38,11 @@ def median_of_others(
         counts: Which rows others are compared with; None for all.
     """
     group = combined(*keys)
-    # Rows that do not count come last in their group, beyond every middle that is read.
-    ranked = (value, group) if counts is None else (value, ~counts, group)
-    order = np.lexsort(ranked).astype(np.int32)
+    if counts is None:
+        order = sorted_in_groups(value, group)
+    else:
+        # Rows that do not count come last in their group, beyond every middle that is read.
+        order = np.lexsort((value, ~counts, group)).astype(np.int32)
     ordered, group = value[order], group[order]
     opens = np.append(True, group[1:] != group[:-1])[: len(group)]
     head = np.flatnonzero(opens).astype(np.int32)
@@ -106,7 +102,7 @@ def without_outliers(
 def _within(off: FloatArray, share: float, *keys: IntArray) -> FloatArray:
     """Return for each row the distance that a share of the rows with the same keys do not exceed."""
     group = combined(*keys)
-    order = np.lexsort((off, group))
+    order = sorted_in_groups(off, group)
     group = group[order]
     head = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
     count = np.diff(np.append(head, len(off)))

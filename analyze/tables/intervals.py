@@ -51,7 +51,8 @@ def union(intervals: IntArray) -> IntArray:
     intervals = pair(intervals[:, 0], intervals[:, 1])
     if not len(intervals):
         return intervals
-    intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
+    if (intervals[1:, 0] < intervals[:-1, 0]).any():
+        intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
     reach = np.maximum.accumulate(intervals[:, 1])
     opens = np.append(True, intervals[1:, 0] > reach[:-1])
     closes = np.append(opens[1:], True)
@@ -131,6 +132,51 @@ def covered_length(merged: IntArray, start: npt.ArrayLike, end: npt.ArrayLike) -
     """
     first, last = np.asarray(start, dtype=np.int64), np.asarray(end, dtype=np.int64)
     return _covered_before(merged, np.maximum(first, last)) - _covered_before(merged, first)
+
+
+LONGEST_LINE = 2**61
+"""Length of a line on which the times of several ranks are compared at once."""
+QUERIES_AT_ONCE = 1 << 18
+"""About how many queries are answered at once: few passes, and what they look at stays in the cache."""
+
+
+def covered_by_rank(
+    of_rank: IntArray,
+    intervals: tuple[IntArray, IntArray],
+    rank: IntArray,
+    start: IntArray,
+    end: IntArray,
+) -> IntArray:
+    """Return how much of each query the intervals of its own rank cover.
+
+    The ranks are laid one after the other on one line; as many at a time as fit it.
+
+    Args:
+        of_rank: Rank of each interval, rising.
+        intervals: Their starts and ends.
+        rank: Rank of each query, rising.
+        start: Where each begins.
+        end: Where it ends.
+    """
+    inside = np.zeros(len(rank), np.int64)
+    low, high = intervals
+    if not len(of_rank) or not len(rank):
+        return inside
+    origin = min(int(start.min()), int(low.min()))
+    length = max(int(end.max()), int(high.max())) - origin + 1
+    ranks = int(rank[-1]) + 1
+    at_once = max(1, min(LONGEST_LINE // length, ranks * QUERIES_AT_ONCE // len(rank)))
+    borders = np.arange(0, ranks + at_once, at_once)
+    of_queries, of_parts = (np.searchsorted(of, borders).tolist() for of in (rank, of_rank))
+    for at, first in enumerate(borders[:-1].tolist()):
+        own, parts = slice(*of_queries[at : at + 2]), slice(*of_parts[at : at + 2])
+        place = (of_rank[parts].astype(np.int64) - first) * length - origin
+        merged = np.column_stack([low[parts] + place, high[parts] + place])
+        if (merged[1:, 0] < merged[:-1, 1]).any() or (merged[:, 0] >= merged[:, 1]).any():
+            merged = union(merged)
+        moved = (rank[own].astype(np.int64) - first) * length - origin
+        inside[own] = covered_length(merged, start[own] + moved, end[own] + moved)
+    return inside
 
 
 def distinct(values: IntArray) -> IntArray:

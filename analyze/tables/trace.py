@@ -193,4 +193,13 @@ def stage_of_ranks(trace: Trace, ranks: list[int]) -> dict[int, int]:
     """Return the pipeline position of each rank, -1 where the layout is not known."""
     if trace.layout is None:
         return dict.fromkeys(ranks, -1)
-    return {rank: trace.layout.coordinates(rank)["pp"] for rank in ranks}
+    return position_of_ranks(trace.layout, Axis.PP, ranks)
+
+
+def position_of_ranks(layout: ParallelLayout, axis: Axis, ranks: Sequence[int]) -> dict[int, int]:
+    """Return the position of each rank of the mesh on an axis."""
+    if ranks:
+        # Refuses what is outside.
+        layout.coordinates(min(ranks)), layout.coordinates(max(ranks))
+    stride, size = layout.stride(axis), int(getattr(layout, axis))
+    return {rank: rank // stride % size for rank in ranks}

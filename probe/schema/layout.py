@@ -80,6 +80,14 @@ class ParallelLayout:
             rank, found[axis] = divmod(rank, getattr(self, axis))
         return {axis: found[axis] for axis in MESH_AXES}
 
+    def stride(self, axis: str) -> int:
+        """Return how many ranks lie between neighbours along an axis.
+
+        The position of a rank on it is ``rank // stride % size``, also of many ranks at once.
+        """
+        order = self.order.split("-")
+        return prod(getattr(self, faster) for faster in order[order.index(axis) + 1 :])
+
     def rank(self, **coordinates: int) -> int:
         """Return the rank at the given coordinates; axes left out are 0."""
         rank = 0
@@ -89,16 +97,10 @@ class ParallelLayout:
 
     def groups(self, axis: str) -> Iterator[tuple[int, ...]]:
         """Yield the ranks of every group along one axis, in rank order."""
-        seen: set[int] = set()
+        stride, size = self.stride(axis), getattr(self, axis)
         for rank in range(self.world_size):
-            if rank in seen:
-                continue
-            own = self.coordinates(rank)
-            members = tuple(
-                self.rank(**{**own, axis: position}) for position in range(getattr(self, axis))
-            )
-            seen.update(members)
-            yield members
+            if rank // stride % size == 0:
+                yield tuple(range(rank, rank + size * stride, stride))
 
     def axis_of(self, ranks: tuple[int, ...]) -> Axis:
         """Return the axis along which these ranks form one group, else ``OTHER``.

@@ -1,5 +1,6 @@
 """What a command leaves out as it starts changes nothing that it does."""
 
+import platform
 import subprocess
 import sys
 from enum import StrEnum
@@ -113,3 +114,22 @@ def test_numpy_starts_no_threads_and_leaves_no_trace():
 def test_a_stated_number_of_threads_stays():
     """Fails when the number of threads that the user asked for is lost."""
     assert _in_a_new_process(_LOAD, OPENBLAS_NUM_THREADS="2")[1] == "2"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is of glibc")
+def test_memory_of_large_arrays_is_used_again():
+    """Fails when each array of thousands of ranks is handed out by the system anew, as long as its arithmetic takes."""
+    words = """
+import resource
+import numpy as np
+from meshscope.commands.starting import keep_freed_memory
+
+keep_freed_memory()
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(1 << 23)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults)
+"""
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, check=True, text=True)
+    assert int(done.stdout) < 100

@@ -21,7 +21,7 @@ from meshscope.probe.schema.terms import Axis, KernelCategory
 from ...align.communication.events import CommunicationEvents
 from ...align.communication.issued import unmatched_events
 from ...align.communication.kernels import axis_by_launch
-from ...align.communication.rows import narrow
+from ...align.communication.rows import narrow, sorted_categories
 from ...align.steps.time_lookup import steps_around_passes
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import FloatArray, IntArray
@@ -149,7 +149,7 @@ def _span_claims(trace: Trace, windows: StepWindows, common: IntArray | None) ->
     was computed, and a compute span does not claim the idle device.
     """
     frame = _in_steps(trace.frame("span"), trace, windows)
-    kind = frame["kind"].astype(str).replace(SPAN_CLASS)
+    kind = _classes(frame["kind"])
     is_compute = kind.isin(COMPUTE_CLASSES)
     on_device = has_kernels(trace, frame["step"], common)
     is_left = ~(is_compute & on_device)
@@ -163,8 +163,16 @@ def _span_claims(trace: Trace, windows: StepWindows, common: IntArray | None) ->
     if trace.per_step_clock:
         priority = np.where(is_compute, 0, 3)
     priority = np.where(on_device, 3, priority)
-    code = kind.map(CODE).fillna(CODE["other"])
+    codes = [CODE.get(str(name), CODE["other"]) for name in kind.cat.categories]
+    code = np.array(codes, dtype=np.int8)[kind.cat.codes.to_numpy()]
     return _claim_rows(frame["rank"], start, start + dur_ns, code, priority, NO_EVENT)
+
+
+def _classes(kind: pd.Series) -> pd.Series:
+    """Return the class of each kind of span, as categories."""
+    kinds = kind.astype("category").cat
+    names = [SPAN_CLASS.get(str(name), str(name)) for name in kinds.categories]
+    return pd.Series(sorted_categories(kinds.codes.to_numpy(), names), index=kind.index)
 
 
 def when_computed(frame: pd.DataFrame) -> tuple[pd.Series, IntArray]:

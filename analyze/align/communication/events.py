@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...tables.arrays import FloatArray, IntArray, combined
+from ...tables.extremes import any_of_group, greatest_of_group, least_of_group
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
@@ -128,11 +129,13 @@ def _limits_of(held: ReplicaProxies, step_time_ns: float) -> Iterator[Limit]:
 def _match_collectives(rows: pd.DataFrame, clock_error_ns: FloatArray) -> pd.DataFrame:
     rows["join"] = narrow(numbered(_group(rows), rows["seq"].to_numpy()))
     own = rows["end_ns"] - rows["start_ns"]
-    least = own.groupby(rows["join"]).transform("min")
+    least = pd.Series(least_of_group(own.to_numpy(), rows["join"].to_numpy()), rows.index)
     wire = least.where(~_looked_late(rows), _seen_by_others(rows))
     rows["wire_ns"] = _by_way(rows, wire, clock_error_ns)
     no_link = sorted_categories(np.zeros(len(rows), np.int8), [""])
-    return rows.drop(columns="seq").assign(link=no_link, is_buffered=False)
+    del rows["seq"]
+    rows["link"], rows["is_buffered"] = no_link, False
+    return rows
 
 
 def _group(rows: pd.DataFrame) -> IntArray:
@@ -155,8 +158,9 @@ def _looked_late(rows: pd.DataFrame) -> pd.Series:
 
     It issued them, went on computing, and so has no short duration to show.
     """
-    is_last = rows["start_ns"] == rows.groupby("join")["start_ns"].transform("max")
-    sharp = (is_last & _stood_still(rows)).groupby(rows["join"]).transform("max")
+    join, start = rows["join"].to_numpy(), rows["start_ns"].to_numpy()
+    is_last = start == greatest_of_group(start, join)
+    sharp = any_of_group(is_last & _stood_still(rows).to_numpy(), join)
     return rows["host"] & ~sharp & _seen_by_others(rows).notna()
 
 
@@ -166,9 +170,10 @@ def _seen_by_others(rows: pd.DataFrame) -> pd.Series:
     The ends of members that stood still are compared with the start of another
     member, so this holds on a common clock only.
     """
-    complete = rows["end_ns"].where(_stood_still(rows)).groupby(rows["join"]).transform("min")
-    last = rows.groupby("join")["start_ns"].transform("max")
-    return (complete - last).clip(lower=0)
+    join = rows["join"].to_numpy()
+    complete = least_of_group(rows["end_ns"].where(_stood_still(rows)).to_numpy(), join)
+    last = greatest_of_group(rows["start_ns"].to_numpy(), join)
+    return pd.Series(complete - last, rows.index).clip(lower=0)
 
 
 def _by_way(rows: pd.DataFrame, wire: pd.Series, clock_error_ns: FloatArray) -> pd.Series:
@@ -182,9 +187,11 @@ def _by_way(rows: pd.DataFrame, wire: pd.Series, clock_error_ns: FloatArray) -> 
     stood = rows["host"] & _stood_still(rows)
     if not stood.any():
         return wire
-    by_join = rows.groupby("join")
-    own_way = (rows["end_ns"] - by_join["start_ns"].transform("max")).clip(lower=0).where(stood)
+    last = greatest_of_group(rows["start_ns"].to_numpy(), rows["join"].to_numpy())
+    own_way = (rows["end_ns"] - last).clip(lower=0).where(stood)
     apart = own_way - wire
+    if not (apart.abs() > APART_NS).any():
+        return wire
     like = [rows["group_id"], rows["kind"], rows["size_bytes"]]
     by_member = apart.groupby([*like, rows["rank"]], observed=True)
     usual_wire = wire.groupby(like, observed=True).transform("median")
@@ -199,6 +206,8 @@ def _by_way(rows: pd.DataFrame, wire: pd.Series, clock_error_ns: FloatArray) -> 
 def _clock_error_ns(trace: Trace, rank: pd.Series) -> FloatArray:
     """Return by how much two clocks may be apart that were corrected as that of each rank was."""
     sync = trace.frame("clock_sync")
+    if sync.empty:
+        return np.zeros(len(rank))
     errors = dict(zip(sync["host"].astype(str), sync["error_ns"], strict=True))
     by_rank = {one: 2.0 * errors.get(trace.clock_of(one), 0.0) for one in rank.unique().tolist()}
     return np.asarray(rank.map(by_rank), dtype=np.float64)
@@ -208,13 +217,14 @@ def _absent_frac(frame: pd.DataFrame, trace: Trace) -> pd.Series:
     """Return for each row the share of the members of its operation that the capture lacks."""
     groups = trace.frame("group")
     size = dict(zip(groups["group_id"].astype(str), groups["ranks"].map(len), strict=True))
-    by_join = frame.groupby("join")
     group = frame["group_id"].cat
     expected = np.array([size.get(name, 0) for name in group.categories], dtype=np.int64)
     expected = np.where(frame["is_p2p"], 2, expected[group.codes])
-    there = by_join["rank"].transform("nunique")
-    there = there.where(~frame["is_p2p"], by_join["is_send"].transform("nunique"))
-    members = there.to_numpy(np.float64)
+    join, is_p2p, is_send = (frame[name].to_numpy() for name in ("join", "is_p2p", "is_send"))
+    ends = (any_of_group(is_p2p & own, join) for own in (is_send, ~is_send))
+    members = np.sum([*ends], axis=0).astype(np.float64)
+    together = frame.loc[~is_p2p, ["join", "rank"]].groupby("join")["rank"]
+    members[~is_p2p] = together.transform("nunique")
     return pd.Series(1.0 - members / np.maximum(expected, members), index=frame.index)
 
 
@@ -241,11 +251,19 @@ def _without_late_looks(frame: pd.DataFrame, lonely: pd.Series) -> pd.Series:
     """
     blocked = _stood_still(frame)
     alone = frame["host"] & frame["is_p2p"]
-    sharp = blocked.where(alone, blocked.groupby(frame["join"]).transform("max")) | ~frame["host"]
+    by_any = any_of_group(blocked.to_numpy(), frame["join"].to_numpy())
+    sharp = blocked.where(alone, by_any) | ~frame["host"]
     sharp &= ~lonely
-    keys = [frame["axis"], frame["kind"], frame["size_bytes"]]
-    usual = frame["wire_ns"].where(sharp).groupby(keys, observed=True).transform("median")
-    return frame["wire_ns"].where(sharp | (frame["wire_ns"] <= usual), usual)
+    axis, kind = (np.asarray(frame[name].cat.codes, dtype=np.int64) for name in ("axis", "kind"))
+    like = combined(axis, kind, frame["size_bytes"].to_numpy(np.int64))
+    wire, seen = frame["wire_ns"].to_numpy(), sharp.to_numpy(bool)
+    median = pd.Series(wire[seen]).groupby(like[seen]).median()
+    unseen = np.flatnonzero(~seen)
+    usual = median.reindex(like[unseen]).to_numpy()
+    longer = ~(wire[unseen] <= usual)
+    wire = wire.copy()
+    wire[unseen[longer]] = usual[longer]
+    return pd.Series(wire, frame.index)
 
 
 def _match_p2p(rows: pd.DataFrame) -> pd.DataFrame:
@@ -264,8 +282,8 @@ def _match_p2p(rows: pd.DataFrame) -> pd.DataFrame:
     join = narrow(numbered(_group(rows), link, rows["seq"].to_numpy()))
     rows["join"] = join
     own = rows["end_ns"] - rows["start_ns"]
-    least = own.groupby(join).transform("min")
-    both_began = rows["start_ns"].groupby(join).transform("max")
+    least = least_of_group(own.to_numpy(), join)
+    both_began = greatest_of_group(rows["start_ns"].to_numpy(), join)
     on_wire = (rows["end_ns"] - both_began).clip(lower=0)
     rows["is_buffered"] = buffered = are_buffered(rows)
     rows["wire_ns"] = np.where(rows["host"], np.where(buffered, np.nan, on_wire), least)
@@ -273,4 +291,5 @@ def _match_p2p(rows: pd.DataFrame) -> pd.DataFrame:
     first[link] = np.arange(len(link))
     names = [f"{source[at]}->{target[at]}" for at in first.tolist()]
     rows["link"] = sorted_categories(link, names)
-    return rows.drop(columns=["seq", "peer"])
+    del rows["seq"], rows["peer"]
+    return rows

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ...tables.arrays import BoolArray
+from ...tables.extremes import least_of_group
 
 LEAST_LATE_NS = 100_000
 """How much later than the sender a receiver must come, to tell anything."""
@@ -36,11 +37,12 @@ def are_buffered(rows: pd.DataFrame) -> BoolArray:
     sends = (rows["is_send"] & rows["host"]).to_numpy(bool)
     if not sends.any():
         return sends
-    called = rows["start_ns"].where(~rows["is_send"]).groupby(rows["join"]).transform("min")
-    late = (called - rows["wait_start_ns"])[sends]
-    stood = (rows["wait_end_ns"] - rows["wait_start_ns"])[sends]
+    receives = rows["start_ns"].where(~rows["is_send"]).to_numpy(np.float64)
+    called = least_of_group(receives, rows["join"].to_numpy())
+    begin, end = (rows[name].to_numpy()[sends] for name in ("wait_start_ns", "wait_end_ns"))
+    late, stood = called[sends] - begin, end - begin
     tells = late > LEAST_LATE_NS
-    let_go = (stood[tells] < HELD * late[tells]).to_numpy(bool)
+    let_go = stood[tells] < HELD * late[tells]
     if len(let_go) < LEAST_SEEN or let_go.mean() > MOST_LET_GO:
         return sends
     return np.zeros(len(rows), dtype=bool)

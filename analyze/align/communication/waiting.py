@@ -13,6 +13,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import CollectiveKind
 
 from ...tables.arrays import FloatArray, IntArray
+from ...tables.extremes import greatest_of_group
 from .events import CommunicationEvents
 
 _WAITS = ("wait_ns", "early_ns", "wait_caused_ns")
@@ -67,7 +68,8 @@ def _waits(frame: pd.DataFrame, ranks: list[int]) -> pd.DataFrame:
     last = last_arrivals(frame)
     caused = wait.groupby(frame["join"]).sum().reindex(last.index)
     by_rank = wait.groupby(frame["rank"]).agg(["sum", "size"])
-    early = frame.groupby("join")["start_ns"].transform("max") - frame["start_ns"]
+    latest = greatest_of_group(frame["start_ns"].to_numpy(), frame["join"].to_numpy())
+    early = latest - frame["start_ns"]
     table = pd.DataFrame({"rank": ranks})
     table["wait_ns"] = table["rank"].map(by_rank["sum"]).fillna(0.0)
     table["early_ns"] = table["rank"].map(early.groupby(frame["rank"]).sum()).fillna(0.0)
@@ -108,10 +110,11 @@ def stood_waiting(frame: pd.DataFrame) -> pd.Series:
 
 def last_arrivals(frame: pd.DataFrame) -> pd.Series:
     """Return who arrived last at each operation, without those where two came together."""
-    latest = frame.groupby("join")["start_ns"].transform("max")
-    last = frame[frame["start_ns"] == latest]
+    start = frame["start_ns"].to_numpy()
+    last = frame[start == greatest_of_group(start, frame["join"].to_numpy())]
     alone = last.groupby("join")["rank"].transform("size") == 1
-    return last[alone].set_index("join")["rank"]
+    found: pd.Series = last[alone].set_index("join")["rank"]
+    return found
 
 
 def _no_waits(ranks: list[int]) -> pd.DataFrame:

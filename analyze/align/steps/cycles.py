@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow.compute as pc
 
 from ...tables.trace import Trace
 from ...wording.limits import Limit
@@ -85,5 +86,6 @@ def carried_limits(frame: pd.DataFrame, run: Steps, *, step_time_ns: float) -> l
 
 def _communicating(trace: Trace) -> Steps:
     """Return the steps with any communication on any rank."""
-    found = [trace.frame(name)["step"].to_numpy(np.int64) for name in ("collective", "p2p")]
-    return np.unique(np.concatenate(found))
+    tables = [trace.tables[name] for name in ("collective", "p2p") if name in trace.tables]
+    found = [pc.unique(table["step"]).to_numpy().astype(np.int64) for table in tables]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))

@@ -29,15 +29,27 @@ def microbatch_spans(trace: Trace, windows: StepWindows) -> pd.DataFrame:
         rank, step, microbatch, chunk, kind (``forward`` or ``backward``), start_ns (shifted), dur_ns.
     """
     spans = windows.select(trace.frame("span"))
-    kind = spans["kind"].astype(str).map(_KINDS)
-    known = (kind.notna() & (spans["microbatch"] >= 0)).to_numpy(bool)
+    kinds = spans["kind"].astype("category").cat
+    ways = np.array([*(_KINDS.get(str(name)) for name in kinds.categories), None], dtype=object)
+    kind = ways[kinds.codes.to_numpy()]
+    is_pass = np.array([way is not None for way in ways])[kinds.codes.to_numpy()]
+    known = is_pass & (spans["microbatch"] >= 0).to_numpy(bool)
     start = windows.shifted(spans["step"], spans["start_ns"])
     columns = {
         name: spans[name].to_numpy(np.int64)
         for name in ("rank", "step", "microbatch", "chunk", "dur_ns")
     }
-    rows = pd.DataFrame({**columns, "kind": kind.to_numpy(), "start_ns": start})[known]
+    columns |= {"kind": kind, "start_ns": np.asarray(start, dtype=np.int64)}
+    rows = pd.DataFrame({name: own[known] for name, own in columns.items()}, copy=False)
+    if are_in_order(rows["rank"].to_numpy(), rows["start_ns"].to_numpy()):
+        return rows
     return rows.sort_values(["rank", "start_ns"], ignore_index=True)
+
+
+def are_in_order(rank: IntArray, time: Times) -> bool:
+    """Tell whether rows are sorted by rank and time."""
+    later = (rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (time[1:] >= time[:-1]))
+    return bool(later.all())
 
 
 def last_before(row_rank: IntArray, row_time: Times, rank: IntArray, time: Times) -> IntArray:
@@ -46,12 +58,28 @@ def last_before(row_rank: IntArray, row_time: Times, rank: IntArray, time: Times
     A row of a lower rank is one, too.
     """
     count = len(row_rank)
+    keys = _on_one_line((row_rank, row_time), (rank, time))
+    if keys is not None:
+        return np.asarray(np.searchsorted(keys[0], keys[1], side="right") - 1)
     is_query = np.append(np.zeros(count), np.ones(len(rank)))
     order = np.lexsort((is_query, np.append(row_time, time), np.append(row_rank, rank)))
     latest = np.maximum.accumulate(np.where(order < count, order, -1))
     place = np.empty(len(order), np.int64)
     place[order] = latest
     return place[count:]
+
+
+def _on_one_line(*places: tuple[IntArray, Times]) -> list[IntArray] | None:
+    """Return ranks and whole times as numbers in their order; None where they do not fit."""
+    if not all(len(time) and time.dtype.kind == "i" for _, time in places):
+        return None
+    origin = min(int(time.min()) for _, time in places)
+    length = max(int(time.max()) for _, time in places) - origin + 1
+    if (max(int(rank.max()) for rank, _ in places) + 1) * length >= 2**62:
+        return None
+    return [
+        rank.astype(np.int64) * length + (time.astype(np.int64) - origin) for rank, time in places
+    ]
 
 
 def overlaps(

@@ -96,11 +96,12 @@ class StepWindows:
 
         In a capture without step boundaries what overlaps the one window of its rank is.
         """
-        frame = frame[frame["rank"].isin(self.ranks)]
         if not self.has_marks:
+            frame = frame[frame["rank"].isin(self.ranks)]
             inside = within_window(frame, self.frame, self.default_shift_ns)
             return inside.assign(step=WHOLE_CAPTURE)
-        return frame[frame["step"].isin(self.steps)]
+        kept = frame["rank"].isin(self.ranks) & frame["step"].isin(self.steps)
+        return frame.copy(deep=False) if kept.all() else frame[kept]
 
     def intervals_of(self, rank: int, steps: IntArray | None = None) -> IntArray:
         """Return the analysed steps of a rank, or some of them, in the time of its events."""

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...account.ledger.build import Ledger
 from ...tables.arrays import FloatArray
 from ...tables.trace import Trace
 from ..replay.program import Program
@@ -26,6 +25,7 @@ from .gaps import UNRECORDED_DELAY, gap_players
 from .host import HOST_CAUSES, MIN_CONCENTRATION, MIN_OVER_OTHERS, host_players, stalled_rank
 from .one_port import SlowPort
 from .overlaps import Overlap, kept_overlaps, longer_by_factor, mean_passes, with_overlaps
+from .passes import Passes
 from .repair import repaired_work
 from .shapley_player import Player, Union, spread
 from .side_effects import with_side_effects
@@ -70,6 +70,7 @@ __all__ = [
     "Degraded",
     "Off",
     "Overlap",
+    "Passes",
     "Player",
     "SlowClock",
     "SlowParts",
@@ -117,7 +118,7 @@ class SlowParts(NamedTuple):
 def find_players(
     trace: Trace,
     program: Program,
-    ledger: Ledger,
+    told: Passes,
     work: Work,
     expected: Expected,
     slow: SlowParts,
@@ -127,7 +128,7 @@ def find_players(
     Args:
         trace: The capture.
         program: The replay graph.
-        ledger: The ledger of the same steps.
+        told: Its passes, and which part of each was computing.
         work: The recorded work by cell, without what slow clocks cost.
         expected: What each cell would have taken on a healthy rank.
         slow: What is told to be slow already.
@@ -142,7 +143,7 @@ def find_players(
     players = [
         *(Player("clock_throttle", own.where, Union.WORKERS, own.effect) for own in clocks),
         *worker_players(work, reference, suspects),
-        *stage_players(trace, program, ledger, work, reference - residual),
+        *stage_players(trace, program, told, work, reference - residual),
         *gap_players(program, work, reference),
     ]
     if expected.unequal_ns is not None:
@@ -153,7 +154,7 @@ def find_players(
     players += wire_players(program, wires)
     longer = [clock_cells(work, clock) for clock in clocks]
     if suspects:
-        passes = mean_passes(trace, program, ledger)
+        passes = mean_passes(told)
         longer += longer_by_factor(work, reference, suspects, passes)
     players, overlaps = with_overlaps(work, longer, players, _by_sequence(reference, expected))
     return with_side_effects(program, work, players, overlaps), overlaps

@@ -21,8 +21,8 @@ from ...wording.message import Message, Text, message
 from ..replay.program import Program
 from ..slow_ranks import DetectionResult
 from ..slow_ranks.verdict import Persistence
-from .effects import time_inside
 from .launches import MOVED, LateLaunches
+from .time_inside import time_inside
 from .workers import OTHERS
 
 MAX_WAIT_APART = 0.02

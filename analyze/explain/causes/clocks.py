@@ -25,7 +25,8 @@ from ...tables.classes import class_code
 from ...tables.results import Where
 from ..replay.edge_effect import EdgeEffect
 from ..replay.program import Program
-from .effects import Work, excess_by_rank, peer_centre, time_inside
+from .effects import Work, excess_by_rank, peer_centre
+from .time_inside import time_inside
 
 CLOCKED_CLASSES = ("forward", "backward", "recompute", "compute")
 """Classes whose time depends on the SM clock; the optimizer's depends on memory bandwidth."""

@@ -15,17 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from meshscope.probe.schema.terms import SpanKind
+from meshscope.probe.schema.terms import Axis, SpanKind
 
-from ...account.ledger.build import Ledger
 from ...align.steps.microbatch_work import known_work
-from ...align.steps.time_lookup import microbatch_spans
-from ...tables.arrays import FloatArray
-from ...tables.centres import leave_one_out_median
-from ...tables.trace import Trace
+from ...tables.arrays import FloatArray, IntArray, combined
+from ...tables.centres import median_of_others
+from ...tables.trace import Trace, position_of_ranks
 from ..replay.program import Program
 from .effects import Expected, Work
-from .passes import computing_pieces, edge_of_pieces
+from .passes import Passes, edge_of_pieces
 from .work_of_sequences import excess_of_sequences
 
 MIN_CORRELATION = 0.5
@@ -61,7 +59,7 @@ class Sequences(NamedTuple):
 
 
 def sequence_effect(
-    trace: Trace, program: Program, ledger: Ledger, work: Work, slow: Mapping[int, Runs]
+    trace: Trace, program: Program, told: Passes, work: Work, slow: Mapping[int, Runs]
 ) -> Sequences | None:
     """Return what each cell works more than with equal microbatches.
 
@@ -81,21 +79,23 @@ def sequence_effect(
     Args:
         trace: The capture.
         program: The replay graph.
-        ledger: Its segments say which part of a pass was computing.
+        told: Its passes, and which part of each was computing.
         work: The recorded work by cell.
         slow: Ranks that are slow anyhow, with their runs of slow steps (none: not known). They are
             compared with their own mean; what the data needs is what it would need on a healthy rank.
     """
-    spans = microbatch_spans(trace, program.windows)
-    if trace.layout is None or spans.empty:
+    if trace.layout is None or told.spans.empty:
         return None
-    replica = {rank: trace.layout.coordinates(rank)["dp"] for rank in program.windows.ranks}
-    spans["replica"] = spans["rank"].map(replica)
-    pieces = computing_pieces(spans, ledger)
+    pieces = told.pieces
+    replica = position_of_ranks(trace.layout, Axis.DP, program.windows.ranks.tolist())
+    spans = told.spans.assign(replica=told.spans["rank"].map(replica))
     # A pass may be several spans: the loss of the last stage is one of its own.
     keys = [*_MICROBATCH, "rank", "kind", "chunk"]
-    of_piece = spans.groupby(keys, sort=False).ngroup().to_numpy()[pieces["span"]]
-    passes = spans.drop_duplicates(keys, ignore_index=True).copy()
+    of_span = _numbered(spans, keys)
+    of_piece = of_span[pieces["span"]]
+    rows = _first_rows(of_span)
+    columns = {str(name): spans[name].to_numpy()[rows] for name in spans}
+    passes = pd.DataFrame(columns, copy=False)
     passes["stage"] = passes["rank"].map(work.peer_class)
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
     alone = len(set(replica.values())) == len(replica)
@@ -124,8 +124,11 @@ def _seen_besides(
     shared = _even_passes(passes, informative=~passes["is_slow"] | passes["tells"])
     level = _levels(passes, slow)
     by_itself = (level >= 0) & ~passes["tells"]
-    of_rank = passes.groupby(["rank", "kind", "chunk", level])["even_ns"].transform("mean")
-    compared = of_rank.where(by_itself | shared.isna(), shared)
+    alone_in = by_itself | shared.isna()
+    own = passes[passes["rank"].isin(passes.loc[alone_in, "rank"].unique())]
+    of_rank = own.groupby(["rank", "kind", "chunk", level[own.index]])["even_ns"].transform("mean")
+    of_rank = of_rank.reindex(passes.index)
+    compared = of_rank.where(alone_in, shared)
     passes["own"] = (passes["even_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
     return _excess(passes, alone=alone), shared.fillna(of_rank)
 
@@ -177,9 +180,7 @@ def _even_passes(passes: pd.DataFrame, *, informative: pd.Series) -> pd.Series:
     slow rank these are not all, and its mean would be that of other work than the next stage's: each
     is brought to the work of all microbatches, as the stages tell it together.
     """
-    of_stage, of_work = (
-        np.asarray(passes.groupby(keys).ngroup(), dtype=np.int64) for keys in (_STAGE, _MICROBATCH)
-    )
+    of_stage, of_work = (_numbered(passes, keys) for keys in (_STAGE, _MICROBATCH))
     time = passes["even_ns"].to_numpy(np.float64)
     seen = informative.to_numpy(bool)
 
@@ -199,8 +200,9 @@ def _even_passes(passes: pd.DataFrame, *, informative: pd.Series) -> pd.Series:
 
 def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
     """Return by how much the data makes each pass longer than the mean one, as a ratio."""
-    of_self = _of_other_direction(passes)
-    others = of_self if alone else _of_other_ranks(passes).fillna(of_self)
+    others = _of_other_direction(passes) if alone else _of_other_ranks(passes)
+    if not alone and others.isna().any():
+        others = others.fillna(_of_other_direction(passes))
     own, seen = passes["own"], others
     if alone:
         of_step = [passes["rank"], passes["step"], passes["kind"]]
@@ -211,7 +213,9 @@ def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
         others = told.fillna(others)
     # What a slow rank adds to its passes would be taken for their not following the data.
     informative = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
-    slope = _slope(own[informative], seen[informative], len(passes.drop_duplicates(_MICROBATCH)))
+    slope = _slope(
+        own[informative], seen[informative], int(_numbered(passes, _MICROBATCH).max()) + 1
+    )
     return None if slope is None else (slope * others).fillna(0.0)
 
 
@@ -220,19 +224,27 @@ def _of_other_ranks(passes: pd.DataFrame) -> pd.Series:
 
     One that is slow at times would make the data of these steps look larger.
     """
-    keys = [*_MICROBATCH, "rank"]
-    by_rank = passes.groupby(keys).agg(own=("own", "mean"), is_slow=("is_slow", "first"))
-    by_rank = by_rank.reset_index()
-    healthy = by_rank[~by_rank["is_slow"]]
-    of_healthy = healthy.assign(others=leave_one_out_median(healthy, _MICROBATCH, "own"))["others"]
-    middle = by_rank[_MICROBATCH].merge(
-        healthy.groupby(_MICROBATCH)["own"].median().reset_index(), on=_MICROBATCH, how="left"
-    )["own"]
-    by_rank["others"] = middle.where(by_rank["is_slow"], of_healthy)
-    others: pd.Series = passes[keys].merge(by_rank[[*keys, "others"]], on=keys, how="left")[
-        "others"
-    ]
-    return others
+    of_rank = _numbered(passes, [*_MICROBATCH, "rank"])
+    first = _first_rows(of_rank)
+    mean = np.bincount(of_rank, passes["own"].to_numpy(np.float64)) / np.bincount(of_rank)
+    microbatch = _numbered(passes, _MICROBATCH)[first]
+    is_healthy = ~passes["is_slow"].to_numpy(bool)[first]
+    others = median_of_others(mean, microbatch, counts=None if is_healthy.all() else is_healthy)
+    return pd.Series(others[of_rank], index=passes.index)
+
+
+def _numbered(rows: pd.DataFrame, keys: list[str]) -> IntArray:
+    """Return one number for each combination of keys, in the order in which they occur."""
+    columns = (rows[key].to_numpy() for key in keys)
+    whole = [own if own.dtype.kind == "i" else pd.factorize(own)[0] for own in columns]
+    return np.asarray(pd.factorize(combined(*whole))[0], dtype=np.int64)
+
+
+def _first_rows(number: IntArray) -> IntArray:
+    """Return the first row of each number."""
+    first = np.empty(int(number.max(initial=-1)) + 1, np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    return first
 
 
 def _informative(passes: pd.DataFrame) -> pd.Series:

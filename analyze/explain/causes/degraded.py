@@ -14,7 +14,13 @@ from ...align.communication.waiting import chance_of_as_many
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.results import Where
 from .without_peers import MIN_RATIO as TWO_KINDS
-from .without_peers import PlaceKey, SlowSteps, slow_kind, slow_steps_of_lone_places
+from .without_peers import (
+    PlaceKey,
+    SlowSteps,
+    can_have_two_kinds,
+    slow_kind,
+    slow_steps_of_lone_places,
+)
 
 MIN_RATIO = 1.3
 """A place, or a step of it, is slow when its wire time is that many times that of its like."""
@@ -77,7 +83,9 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     # What is slow on the median is slow always, unless many steps are not.
     often = {key: own for key, own in at_times.items() if own.steps and own.step_frac <= MAX_OFTEN}
     slow = at_times | _slow_always(table) | often
-    alone = _lone_places(frame, relative, both_ways(place))
+    alone: dict[PlaceKey, Degraded] = {}
+    if can_have_two_kinds(frame["step"]):
+        alone = _lone_places(frame, relative, both_ways(place))
     for axis, is_p2p, name in slow:
         if is_p2p:
             # One direction that is slower than the other says more than both do.

@@ -34,21 +34,18 @@ from ...tables.centres import (
     to_mean_steps,
 )
 from ...tables.classes import CLASSES, COMPUTE_CLASSES, STALLS, class_code
-from ...tables.intervals import covered_length, union
 from ...tables.trace import Trace, stage_of_ranks
 from ..replay.program import Program
+from .idle_cells import idle_as_one
 from .kinds_of_steps import kinds_of_steps
 from .peer_classes import peer_classes
 from .rank_kinds import kinds_of_ranks
+from .time_inside import on_edges, times_inside
 
 PASSES = {"forward_frac": ("forward",), "backward_frac": ("backward", "recompute")}
 """Classes of the ledger that are computed once a microbatch, by the direction of the pass."""
 MOSTLY = 0.5
 """A cell is a pass if more than that part of its computing is."""
-LONGEST_LINE_NS = 2**61
-"""Length of a line on which the times of several ranks are compared at once."""
-EDGES_AT_ONCE = 1 << 20
-"""About how many work edges are compared at once, which bounds the memory that it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,8 @@ class Work:
     cell: IntArray
     """Cell of each work edge."""
     cells: pd.DataFrame
-    """rank, step, interval, peer_class (of the step; -1: deviates from all peers), work_ns (without the
+    """rank, step, interval, alike (how many cells it is: those in which nobody of a class works are one, the
+    first of them), peer_class (of the step; -1: deviates from all peers), work_ns (without the
     stalls of its host), compute_ns, clock_ns (what a slow clock of its device cost, which the
     other two are without), forward_frac, backward_frac (parts of what it computes; recomputation is part of
     the backward), is_pass (whether these two are most of it)."""
@@ -72,6 +70,11 @@ class Work:
     """Pipeline stage (pp coordinate) of each rank; -1 if unknown."""
     deviating: int
     """Steps of ranks whose operations differ from those of all their peers."""
+
+    @property
+    def busy_edge(self) -> IntArray:
+        """Return the edges with any work."""
+        return np.flatnonzero(self.edge_work_ns)
 
 
 class Expected(NamedTuple):
@@ -88,7 +91,7 @@ class Expected(NamedTuple):
 def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     """Return the work of the program by rank, step and position."""
     marks = program.marks
-    stage = stage_of_ranks(trace, np.unique(marks["rank"]).tolist())
+    stage = stage_of_ranks(trace, program.windows.ranks.tolist())
     edge = program.work_edges
     keys = (
         marks["rank"].to_numpy()[edge],
@@ -96,37 +99,39 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
         _interval(marks, program.is_recorded_issue)[edge],
     )
     work = marks["work_ns"].to_numpy()[edge].astype(np.float64)
+    stalls = [name for name in STALLS if ledger.by_step[name].any()]
+    in_passes = {name for classes in PASSES.values() for name in classes}
+    others = [name for name in COMPUTE_CLASSES if name not in in_passes]
+    kinds = [*([name] for name in stalls), *PASSES.values(), others]
+    codes = [list(map(class_code, kind)) for kind in kinds]
+    busy, inside = times_inside(marks, edge, ledger, codes)
     host = {
-        name: time_inside(marks, edge, ledger, [class_code(name)])
-        for name in STALLS
-        if ledger.by_step[name].any()
+        name: on_edges(busy, stall, len(edge)) for name, stall in zip(stalls, inside, strict=False)
     }
     for stall in host.values():
         work -= stall
-    passes = {
-        name: time_inside(marks, edge, ledger, list(map(class_code, classes)))
-        for name, classes in PASSES.items()
-    }
-    in_passes = {name for classes in PASSES.values() for name in classes}
-    others = [name for name in COMPUTE_CLASSES if name not in in_passes]
-    compute = sum(passes.values()) + time_inside(marks, edge, ledger, list(map(class_code, others)))
+    passes = dict(zip(PASSES, inside[len(stalls) :], strict=False))
+    compute = sum(passes.values()) + inside[-1]
+    del inside
     cell, first = _numbered_runs(*keys)
+    own, cells_of = cell[busy], len(first)
     names = ("rank", "step", "interval")
     cells = pd.DataFrame({name: key[first] for name, key in zip(names, keys, strict=True)})
     del keys
-    cells["work_ns"] = np.bincount(cell, weights=work, minlength=len(cells))
-    cells["compute_ns"] = np.bincount(cell, weights=compute, minlength=len(cells))
+    cells["work_ns"] = np.bincount(own, weights=work[busy], minlength=cells_of)
+    cells["compute_ns"] = np.bincount(own, weights=compute, minlength=cells_of)
     whole = cells["compute_ns"].where(cells["compute_ns"] > 0, 1.0)
-    for direction, inside in passes.items():
-        cells[direction] = np.bincount(cell, weights=inside, minlength=len(cells)) / whole
-    cells["is_pass"] = cells[list(PASSES)].sum(axis="columns") > MOSTLY
+    for direction, part in passes.items():
+        cells[direction] = np.bincount(own, weights=part, minlength=cells_of) / whole
+    cells["is_pass"] = sum(cells[name] for name in PASSES) > MOSTLY
     cells["clock_ns"] = 0.0
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
     rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))
     # Of a known mesh the ranks of a stage hold the same part of the model.
-    kinds = stage if trace.layout is not None else kinds_of_ranks(program)
-    classes = peer_classes(program, rank, step, kinds)
+    kinds_of = stage if trace.layout is not None else kinds_of_ranks(program)
+    classes = peer_classes(program, rank, step, kinds_of)
     cells["peer_class"] = classes.of_step[run]
+    cells, cell = idle_as_one(cells, cell, run)
     return Work(
         cell=cell,
         cells=cells,
@@ -169,39 +174,6 @@ def _numbered_runs(*keys: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArr
     return number, order[first]
 
 
-def time_inside(
-    marks: pd.DataFrame, edge: IntArray, ledger: Ledger, codes: list[int]
-) -> FloatArray:
-    """Return the time of some classes inside each work edge.
-
-    The ranks are laid one after the other on one line; as many at a time as fit it.
-    """
-    chosen = np.isin(ledger.segments["code"].to_numpy(), codes)
-    part_rank, low, high = (
-        ledger.segments[name].to_numpy()[chosen] for name in ("rank", "start_ns", "end_ns")
-    )
-    end = marks["start_ns"].to_numpy()[edge]
-    start = end - marks["work_ns"].to_numpy()[edge]
-    rank = marks["rank"].to_numpy()[edge]
-    if not len(part_rank) or not len(rank):
-        return np.zeros(len(edge))
-    origin = min(int(start.min()), int(low.min()))
-    length = max(int(end.max()), int(high.max())) - origin + 1
-    inside = np.empty(len(edge))
-    ranks = int(rank.max()) + 1
-    at_once = max(1, min(LONGEST_LINE_NS // length, ranks * EDGES_AT_ONCE // len(edge)))
-    # Marks and segments are in the order of ranks, so those of some ranks are slices.
-    for first in range(0, ranks, at_once):
-        last = first + at_once
-        own = slice(*np.searchsorted(rank, (first, last)).tolist())
-        parts = slice(*np.searchsorted(part_rank, (first, last)).tolist())
-        place = (part_rank[parts].astype(np.int64) - first) * length - origin
-        merged = union(np.column_stack([low[parts] + place, high[parts] + place]))
-        moved = (rank[own].astype(np.int64) - first) * length - origin
-        inside[own] = covered_length(merged, start[own] + moved, end[own] + moved)
-    return inside
-
-
 def peer_centre(
     work: Work, unequal_ns: FloatArray | None = None, without: Collection[int] = ()
 ) -> FloatArray:
@@ -240,6 +212,23 @@ def peer_centre(
     result = np.full(len(work.cells), np.nan)
     result[known] = centre
     return result if unequal_ns is None else result + unequal_ns
+
+
+def sums_of_steps(cells: pd.DataFrame, *places: str, **values: npt.NDArray[Any]) -> pd.DataFrame:
+    """Return values of cells added up for each step of a rank, by their places, rank and step.
+
+    Args:
+        cells: rank, step and the places, which are the same in a step of a rank; by rank and step.
+        places: Columns of these.
+        values: One value a cell, by name.
+    """
+    run, first = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
+    names = [*places, "rank", "step"]
+    index = pd.MultiIndex.from_arrays(
+        [cells[name].to_numpy()[first] for name in names], names=names
+    )
+    sums = {name: np.bincount(run, own, len(first)) for name, own in values.items()}
+    return pd.DataFrame(sums, index).sort_index()
 
 
 def by_step(work: Work, cell_ns: FloatArray) -> pd.DataFrame:
@@ -285,22 +274,20 @@ def stage_centre(
         reference_ns: What each cell worked, or would have.
         unequal_ns: What of it comes with its microbatch, which makes no kind of step; the centre is without.
     """
-    names = ["peer_class", "rank", "step"]
     even = reference_ns if unequal_ns is None else reference_ns - unequal_ns
-    per_step = work.cells[names].assign(ns=even).groupby(names)["ns"].sum()
-    kinds = kinds_of_steps(per_step)
+    kinds = kinds_of_steps(sums_of_steps(work.cells, "peer_class", ns=even)["ns"])
     peers, rank, step, interval = (
         work.cells[name].to_numpy(np.int64) for name in ("peer_class", "rank", "step", "interval")
     )
-    at = pd.MultiIndex.from_frame(work.cells[list(kinds.index.names)])
-    kind = combined(peers, kinds.reindex(at).to_numpy(np.int64))
+    kind = peers
+    if kinds.any():
+        at = pd.MultiIndex.from_frame(work.cells[list(kinds.index.names)])
+        kind = combined(peers, kinds.reindex(at).to_numpy(np.int64))
     centre = group_median(even, kind, interval)
-    whole, place = np.unique(combined(kind, rank, step), return_inverse=True)
-    first = np.zeros(len(whole), np.int64)
-    first[place] = np.arange(len(place))
-    of_step = np.bincount(place, even, len(whole)).astype(np.float64)
+    place, first = _numbered_runs(rank, step)
+    of_step = np.bincount(place, even, len(first)).astype(np.float64)
     usual = group_median(of_step, kind[first])
-    of_centre = np.bincount(place, centre, len(whole))
+    of_centre = np.bincount(place, centre, len(first))
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = usual / of_centre
     centre = centre * np.where(np.isfinite(scale), scale, 1.0)[place]
@@ -323,10 +310,12 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
         that is slow in some of its steps only would hide it.
     """
     is_known = ~np.isnan(peer_ns)
-    names = ("rank", "step", "peer_class", "interval", "work_ns")
+    names = ("rank", "step", "peer_class", "interval", "alike", "work_ns")
     columns = {name: work.cells[name].to_numpy()[is_known] for name in names}
     known = pd.DataFrame({**columns, "peer_ns": peer_ns[is_known]}, copy=False)
-    steps = known.groupby(["rank", "step", "peer_class"])[["work_ns", "peer_ns"]].sum()
+    own = {name: known[name].to_numpy() for name in ("work_ns", "peer_ns")}
+    steps = sums_of_steps(known, "peer_class", **own).reorder_levels(["rank", "step", "peer_class"])
+    steps = steps.sort_index()
     excess = steps["work_ns"] - steps["peer_ns"]
     by_rank = excess.groupby(level=0)
     peer_mean = steps["peer_ns"].groupby(level=0).mean()
@@ -374,12 +363,18 @@ def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:
     independent, so that their variances add up. The spread of a piece is that
     between the steps; in a single step, that between the pieces.
     """
-    excess = cells["work_ns"] - cells["peer_ns"]
-    steps = cells["step"].nunique()
-    keys = [cells["rank"], cells["interval"]] if steps > 1 else [cells["rank"]]
-    squares = (excess - excess.groupby(keys).transform("mean")) ** 2
-    spread: pd.Series = np.sqrt(squares.groupby(cells["rank"]).sum() / max(steps - 1, 1))
-    return spread
+    excess = (cells["work_ns"] - cells["peer_ns"]).to_numpy()
+    steps, alike = cells["step"].nunique(), cells["alike"].to_numpy()
+    rank, first = _numbered_runs(cells["rank"].to_numpy())
+    if steps > 1:
+        places = [cells["rank"].to_numpy(), cells["interval"].to_numpy()]
+        squares = (excess - pd.Series(excess).groupby(places).transform("mean").to_numpy()) ** 2
+    else:
+        mean = np.bincount(rank, excess) / np.bincount(rank, alike)
+        squares = alike * (excess - mean[rank]) ** 2
+    sums = np.bincount(rank, squares, len(first))
+    index = pd.Index(cells["rank"].to_numpy()[first], name="rank")
+    return pd.Series(np.sqrt(sums / max(steps - 1, 1)), index)
 
 
 def excess_by_class(ledger: Ledger, rank: int, peers: list[int]) -> pd.Series:

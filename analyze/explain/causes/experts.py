@@ -89,6 +89,8 @@ def explained_by_experts(
 
 def _all_to_alls(events: pd.DataFrame) -> pd.DataFrame:
     """Return the all-to-alls of experts, with the mean and the most that their members send."""
+    if Axis.EP.value not in events["axis"].astype("category").cat.categories:
+        events = events[:0]
     exchange = (events["axis"] == Axis.EP.value) & ~events["is_p2p"] & (events["size_bytes"] >= 0)
     rows = events[exchange & (events["kind"] == CollectiveKind.ALL_TO_ALL.value)]
     size = rows.groupby("join")["size_bytes"]

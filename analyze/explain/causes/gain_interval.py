@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...tables.trace import Trace
+from meshscope.probe.schema.terms import Axis
+
+from ...tables.trace import Trace, position_of_ranks
 from .effects import Expected, Work
 from .shapley_player import Player
 from .workers import OTHERS
@@ -118,7 +120,7 @@ def _levels(trace: Trace, work: Work, expected: Expected) -> _Levels | None:
     layout, unequal_ns = trace.layout, expected.unequal_ns
     if layout is None or layout.dp < 2 or unequal_ns is None or expected.is_stated:
         return None
-    replica = {rank: layout.coordinates(rank)["dp"] for rank in trace.ranks}
+    replica = position_of_ranks(layout, Axis.DP, trace.ranks)
     are_ranks = len(set(replica.values())) == len(replica)
     cells = work.cells[["rank", "step", "work_ns"]].assign(unequal_ns=unequal_ns)
     cells["group"] = cells["rank"] if are_ranks else cells["rank"].map(replica)

@@ -14,7 +14,7 @@ import pandas as pd
 from ...tables.arrays import FloatArray
 from ...tables.results import Where
 from ..replay.program import Program
-from .effects import Work
+from .effects import Work, sums_of_steps
 from .shapley_player import Player, Union, spread
 
 UNRECORDED_DELAY = "unrecorded_delay"
@@ -39,8 +39,8 @@ def gap_players(program: Program, work: Work, reference: FloatArray) -> Iterator
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = np.where(recorded > 0, reference / recorded, 0.0)
     gap = np.clip((recorded - compute) * scale, 0.0, None)
-    cells = work.cells[["rank", "step"]].assign(gap=gap, stage=work.cells["rank"].map(work.stage))
-    per_step = cells.groupby(["stage", "rank", "step"])["gap"].sum()
+    cells = work.cells[["rank", "step"]].assign(stage=work.cells["rank"].map(work.stage))
+    per_step = sums_of_steps(cells, "stage", gap=gap)["gap"]
     # The median of the steps, because a pause of a single one is no trait of the stage.
     centre = per_step.groupby(level=[0, 1]).median().groupby(level=0).median()
     if len(centre) < 2 or int(centre.index.min()) < 0 or centre.max() <= 0:

@@ -17,9 +17,9 @@ from ...tables.classes import UNATTRIBUTED, class_code
 from ..replay.edge_effect import EdgeEffect, edge_effect
 from ..replay.program import Program
 from ..replay.scenarios import replay_scenarios
-from .effects import time_inside
 from .overlaps import Overlap, kept_overlaps
 from .shapley_player import Player, Union
+from .time_inside import time_inside
 
 IDLE = (UNATTRIBUTED, "host_blocked", "other")
 """Classes that may hide waiting."""
@@ -29,12 +29,15 @@ MIN_POINTS, MIN_PART = 0.01, 0.2
 
 def released_gains(
     program: Program, ledger: Ledger, players: Sequence[Player], overlaps: Sequence[Overlap]
-) -> FloatArray:
+) -> FloatArray | None:
     """Return the removal gain of each player where no rank stands idle for another reason, ns.
 
-    Two lanes a player, with it and without: all idle time is released but what the player owns.
+    Two lanes a player, with it and without: all idle time is released but what the player owns. None where
+    no rank stands idle: then these are the gains.
     """
     idle, count = _idle_effect(program, ledger, players), len(players)
+    if idle.is_nothing:
+        return None
     owned = [_shared(idle, player) for player in players]
     acts = np.hstack([np.ones((count, count)), 1.0 - np.eye(count)])
     others = np.tile(1.0 - np.eye(count), 2)

@@ -19,15 +19,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...account.ledger.build import Ledger
-from ...align.steps.time_lookup import microbatch_spans
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import FloatArray, IntArray, combined
 from ...tables.centres import median_of_others
-from ...tables.trace import Trace
 from ..replay.edge_effect import EdgeEffect
-from ..replay.program import Program
 from .effects import Work
-from .passes import computing_pieces
+from .passes import Passes
 from .shapley_player import Player
 from .workers import OTHERS, Suspect
 
@@ -135,10 +131,9 @@ def longer_by_factor(
     return [np.where(np.isin(rank, ranks), longer, 0.0) for ranks in slow]
 
 
-def mean_passes(trace: Trace, program: Program, ledger: Ledger) -> pd.Series:
+def mean_passes(passes: Passes) -> pd.Series:
     """Return the mean computing of a pass by rank, kind and chunk, ns; empty without passes."""
-    spans = microbatch_spans(trace, program.windows)
-    pieces = computing_pieces(spans, ledger)
+    spans, pieces = passes.spans, passes.pieces
     compute = np.bincount(pieces["span"], weights=pieces["dur_ns"], minlength=len(spans))
     spans = spans.assign(compute_ns=compute)
     mean: pd.Series[float] = spans.groupby(["rank", "kind", "chunk"], observed=True)[
@@ -164,10 +159,12 @@ def _longer_by(work: Work, reference: FloatArray) -> FloatArray:
 
     In its passes, and in what else it does: a slow device need not launch or wait for data slower.
     """
-    cells = work.cells[["rank", "step", "is_pass", "work_ns"]].assign(reference=reference)
-    sums = cells.groupby(["rank", "step", "is_pass"])[["work_ns", "reference"]].transform("sum")
+    names = ("rank", "step", "is_pass")
+    place = combined(*(work.cells[name].to_numpy().astype(np.int64) for name in names))
+    place = np.asarray(pd.factorize(place)[0], dtype=np.int64)
+    own, usual = (np.bincount(place, ns) for ns in (work.cells["work_ns"].to_numpy(), reference))
     with np.errstate(invalid="ignore", divide="ignore"):
-        longer = (sums["work_ns"] / sums["reference"] - 1.0).to_numpy(np.float64)
+        longer = (own / usual - 1.0)[place]
     return np.where(np.isfinite(longer), longer, 0.0)
 
 

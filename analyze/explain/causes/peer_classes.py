@@ -23,8 +23,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...tables.arrays import IntArray, combined
+from ...tables.sorting import order_of
 from ..replay.program import Program
 
+STEPS_AT_ONCE = 128
+"""Steps of ranks whose operations are mixed at once: they stay in the cache."""
 NO_CLASS = -1
 """The class of a step that cannot be compared with those of its peers."""
 
@@ -103,24 +106,31 @@ def _step_signatures(
     The first is equal for equal orders, the second for the same operations in any order.
     """
     row = np.flatnonzero(program.is_recorded_issue)
+    issued = [program.marks[name].to_numpy()[row] for name in ("rank", "step")]
+    is_new = np.ones(len(row), dtype=bool)
+    is_new[1:] = (issued[0][1:] != issued[0][:-1]) | (issued[1][1:] != issued[1][:-1])
+    opens = np.flatnonzero(is_new)
     own = pd.MultiIndex.from_arrays([rank, step])
-    issued = pd.MultiIndex.from_arrays(
-        [program.marks[name].to_numpy()[row].astype(np.int64) for name in ("rank", "step")]
-    )
-    run = own.get_indexer(issued)
-    order = np.argsort(run, kind="stable")
-    ordered = run[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    start = np.zeros(len(rank) + 1, np.int64)
-    start[ordered[first]] = first
-    code = program.signature[program.marks["event"].to_numpy()[row]][order]
-    position = (np.arange(len(row)) - start[ordered]).astype(np.uint64)
-    mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
+    of_opens = own.get_indexer(pd.MultiIndex.from_arrays([key[opens] for key in issued]))
+    count = np.diff(opens, append=len(row))
+    event = program.marks["event"].to_numpy()[row]
+    if (np.diff(of_opens) <= 0).any():
+        run = np.repeat(of_opens, count)
+        order = order_of(run)
+        event, run = event[order], run[order]
+        opens = np.flatnonzero(np.append(True, run[1:] != run[:-1]))
+        of_opens, count = run[opens], np.diff(opens, append=len(row))
+    codes = program.signature
     signature, content = np.zeros((2, len(rank)), np.uint64)
-    if len(first):
-        signature[ordered[first]] = np.bitwise_xor.reduceat(mixed, first)
+    for low in range(0, len(opens), STEPS_AT_ONCE):
+        some = slice(low, low + STEPS_AT_ONCE)
+        first, rows = opens[some] - opens[low], int(count[some].sum())
+        code = codes[event[opens[low] : opens[low] + rows]]
+        position = (np.arange(rows) - np.repeat(first, count[some])).astype(np.uint64)
+        mixed = (code + np.uint64(1)) * (position * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
+        signature[of_opens[some]] = np.bitwise_xor.reduceat(mixed, first)
         # Mixed before they are added up: sums of small numbers meet by chance.
-        content[ordered[first]] = np.add.reduceat(_mixed(code), first)
+        content[of_opens[some]] = np.add.reduceat(_mixed(code), first)
     return signature, content
 
 

@@ -36,12 +36,16 @@ class Pieces(NamedTuple):
 
 def of_cells(work: Work, unequal_ns: FloatArray | None, ranks: IntArray) -> Pieces:
     """Return the work of some ranks between issues of communication."""
-    names = ("rank", "step", "interval", "peer_class", "work_ns")
-    rank, step, kind, peers, value = (work.cells[name].to_numpy() for name in names)
+    names = ("rank", "step", "interval", "peer_class", "alike", "work_ns")
+    rank, step, kind, peers, alike, value = (work.cells[name].to_numpy() for name in names)
     value = value if unequal_ns is None else value - unequal_ns
-    rows = (peers >= 0) & np.isin(rank, ranks)
+    rows = np.flatnonzero((peers >= 0) & np.isin(rank, ranks))
+    # Those in which nobody works are pieces, too.
+    count = alike[rows].astype(np.int64)
+    rows, number = np.repeat(rows, count), np.arange(count.sum())
+    number -= np.repeat(np.cumsum(count) - count, count)
     # Ranks that are alike in their usual steps may be unlike in some.
-    kind = combined(peers[rows], kind[rows])
+    kind = combined(peers[rows], kind[rows], number)
     return table_of(ranks, rank[rows], step[rows], kind, value[rows])
 
 

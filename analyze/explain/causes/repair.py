@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +44,25 @@ def repaired_work(work: Work, expected: Expected, slow: Sequence[int]) -> FloatA
     repaired = work.cells["work_ns"].to_numpy(np.float64).copy()
     is_slow = work.cells["rank"].isin(slow).to_numpy()
     rows = np.flatnonzero(is_slow & ~np.isnan(expected.work_ns))
+    if not len(rows):
+        return repaired
     centre = expected.work_ns[rows]
-    repaired[rows] = np.maximum(centre + _unevenness(work, expected, slow, rows), 0.0)
+    own, rows_of = _of_their_classes(work, slow)
+    unequal_ns = None if expected.unequal_ns is None else expected.unequal_ns[rows_of]
+    there = expected._replace(work_ns=expected.work_ns[rows_of], unequal_ns=unequal_ns)
+    uneven = _unevenness(own, there, slow, np.searchsorted(rows_of, rows))
+    repaired[rows] = np.maximum(centre + uneven, 0.0)
     return repaired
+
+
+def _of_their_classes(work: Work, slow: Sequence[int]) -> tuple[Work, npt.NDArray[np.int64]]:
+    """Return the work of those that slow ranks are compared with in any step, and its rows among all."""
+    usual = {work.peer_class[rank] for rank in slow}
+    ranks = [rank for rank, own in work.peer_class.items() if own in usual]
+    is_own = work.cells["rank"].isin(ranks).to_numpy()
+    peers = work.cells["peer_class"].to_numpy()
+    rows = np.flatnonzero(is_own | np.isin(peers, np.unique(peers[is_own])))
+    return replace(work, cells=work.cells.iloc[rows].reset_index(drop=True)), rows
 
 
 def _unevenness(

@@ -41,9 +41,11 @@ class Player(NamedTuple):
 
 def spread(work: Work, cell_effect: FloatArray) -> EdgeEffect:
     """Spread an effect of cells over their work edges, in proportion to the recorded work."""
-    edge = np.flatnonzero((cell_effect != 0)[work.cell])
+    touched, total = cell_effect != 0, work.cells["work_ns"].to_numpy()
+    edge = work.busy_edge if (total[touched] > 0).all() else np.arange(len(work.cell))
+    edge = edge[touched[work.cell[edge]]]
     cell = work.cell[edge]
-    total = work.cells["work_ns"].to_numpy()[cell]
+    total = total[cell]
     count = np.bincount(cell, minlength=1)[cell]
     with np.errstate(invalid="ignore", divide="ignore"):
         part = np.where(total > 0, work.edge_work_ns[edge] / total, 1.0 / count)

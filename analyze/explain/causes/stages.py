@@ -8,21 +8,19 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...account.ledger.build import Ledger
-from ...align.steps.time_lookup import microbatch_spans
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.program import Program
-from .effects import PASSES, Work
+from .effects import PASSES, Work, sums_of_steps
 from .kinds_of_steps import kinds_of_steps
-from .passes import computing_pieces, edge_of_pieces
+from .passes import Passes, edge_of_pieces
 from .shapley_player import Player, Union, spread
 from .slow_hosts import as_slow_host
 
 
 def stage_players(
-    trace: Trace, program: Program, ledger: Ledger, work: Work, reference: FloatArray
+    trace: Trace, program: Program, passes: Passes, work: Work, reference: FloatArray
 ) -> Iterator[Player]:
     """Yield the heavy stages: the first, the last, and all between them, each with its excess.
 
@@ -39,14 +37,14 @@ def stage_players(
     Args:
         trace: The capture.
         program: The replay graph.
-        ledger: Its segments say which part of a pass was computing.
+        passes: Its passes, and which part of each was computing.
         work: The recorded work by cell.
         reference: That work with the slow ranks repaired and without jitter, ns per cell.
     """
     stage = np.asarray(work.cells["rank"].map(work.stage), dtype=np.int64)
     scale = _scale(work, reference)
     compute = work.cells["compute_ns"] * scale
-    found = _excess_of_chunks(trace, program, ledger, work, scale)
+    found = _excess_of_chunks(trace, program, passes, work, scale)
     if found is None:
         found = _excess_of_stages(work, compute, stage)
     if found is None:
@@ -100,7 +98,7 @@ def _excess_of_stages(work: Work, compute: pd.Series, stage: IntArray) -> _Exces
         return None
     cells = work.cells[["rank", "step"]].assign(stage=stage)
     parts = {name: compute * frac for name, frac in _parts(work)}
-    of_rank = cells.assign(**parts).groupby(["stage", "rank", "step"]).sum()
+    of_rank = sums_of_steps(cells, "stage", **{name: own.to_numpy() for name, own in parts.items()})
     kinds = kinds_of_steps(of_rank.sum(axis="columns"))
     by_part = pd.concat({name: of_rank[name] for name in parts}, names=["part"])
     centre = pd.DataFrame(_centres(by_part, kinds).unstack("part"))[list(parts)]
@@ -121,11 +119,12 @@ def _parts(work: Work) -> Iterator[tuple[str, pd.Series]]:
     """Yield each kind of computing, and which part of each cell's it is."""
     for direction in PASSES:
         yield direction, work.cells[direction]
-    yield "other", 1.0 - work.cells[list(PASSES)].sum(axis="columns")
+    forward, backward = (work.cells[name] for name in PASSES)
+    yield "other", 1.0 - (forward + backward)
 
 
 def _excess_of_chunks(
-    trace: Trace, program: Program, ledger: Ledger, work: Work, scale: FloatArray
+    trace: Trace, program: Program, told: Passes, work: Work, scale: FloatArray
 ) -> _Excess | None:
     """Return the same where ranks hold several chunks; None where the passes do not tell them.
 
@@ -134,10 +133,10 @@ def _excess_of_chunks(
     """
     if trace.layout is None or trace.layout.vpp < 2 or trace.layout.pp < 2:
         return None
-    spans = microbatch_spans(trace, program.windows)
+    spans = told.spans.copy()
     if spans["chunk"].nunique() < trace.layout.vpp:
         return None
-    pieces = computing_pieces(spans, ledger)
+    pieces = told.pieces
     cell = work.cell[edge_of_pieces(program, pieces)]
     compute = pieces["dur_ns"].to_numpy() * (scale * _unslowed(work))[cell]
     spans["compute_ns"] = np.bincount(pieces["span"], weights=compute, minlength=len(spans))

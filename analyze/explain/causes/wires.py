@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ...align.communication.rows import sorted_categories
-from ...tables.arrays import BoolArray, FloatArray
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.edge_effect import EdgeEffect, edge_effect
@@ -213,10 +213,17 @@ def _with_queued(frame: pd.DataFrame, excess: WireExcess) -> WireExcess:
 
 def _beyond_undisturbed(frame: pd.DataFrame) -> FloatArray:
     """Return what each event takes beyond the undisturbed wire of its like."""
-    like = frame.groupby(["axis", "kind", "size_bytes"], observed=True)["wire_ns"]
-    usual = like.transform("quantile", WIRE_REFERENCE)
+    size = frame["size_bytes"].to_numpy(np.int64)
+    like = np.asarray(pd.factorize(combined(*_axis_and_kind(frame), size))[0], dtype=np.int64)
+    usual = frame["wire_ns"].groupby(like).quantile(WIRE_REFERENCE).to_numpy(np.float64)
     wire = frame["wire_ns"].to_numpy(np.float64)
-    return np.asarray(np.nan_to_num((wire - usual.to_numpy(np.float64)).clip(min=0)))
+    return np.asarray(np.nan_to_num((wire - usual[like]).clip(min=0)))
+
+
+def _axis_and_kind(frame: pd.DataFrame) -> list[IntArray]:
+    """Return the codes of the axis and the kind of each event."""
+    names = ("axis", "kind")
+    return [np.asarray(frame[name].astype("category").cat.codes, dtype=np.int64) for name in names]
 
 
 def excess_of_program(trace: Trace, program: Program) -> WireExcess | None:
@@ -237,10 +244,12 @@ def wire_players(program: Program, excess: WireExcess | None) -> list[Player]:
         effect = _on_waits(program, own)
         is_most = link.ceiling_bytes_per_s is None
         players.append(Player("slow_link", link.where, Union.WIRES, effect, is_most=is_most))
-    axis = program.events["axis"].to_numpy()
-    for name in sorted(pd.unique(axis)):
-        effect = _on_waits(program, np.where(axis == name, excess.rest, 0.0))
-        players.append(Player("slow_wire", {"axis": str(name)}, Union.WIRES, effect))
+    axis = program.events["axis"].astype("category").cat
+    codes = axis.codes.to_numpy()
+    found = {str(axis.categories[code]): code for code in np.unique(codes).tolist()}
+    for name, code in sorted(found.items()):
+        effect = _on_waits(program, np.where(codes == code, excess.rest, 0.0))
+        players.append(Player("slow_wire", {"axis": name}, Union.WIRES, effect))
     return [player for player in players if not player.effect.is_nothing]
 
 
@@ -265,13 +274,13 @@ def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
     Each by what it exceeds their median, scaled so that, repaired, the place takes as long
     as they do on average: their noise is no degradation, and stays.
     """
-    keys = {"axis": frame["axis"], "kind": frame["kind"], "size_bytes": like_size(frame)}
-    like, own, other = pd.DataFrame(keys), place.events, place.like
-    others = frame.loc[other, "wire_ns"].groupby(
-        [like.loc[other, name] for name in keys], observed=True
-    )
-    usual = others.agg(["median", "mean"]).reindex(pd.MultiIndex.from_frame(like[own]))
-    wire = frame.loc[own, "wire_ns"].to_numpy(np.float64)
+    own, like = place.events, combined(*_axis_and_kind(frame), like_size(frame))
+    wire = frame["wire_ns"].to_numpy(np.float64)
+    other = np.flatnonzero(place.like)
+    other = other[np.isin(like[other], np.unique(like[own]))]
+    others = pd.Series(wire[other]).groupby(like[other])
+    usual = others.agg(["median", "mean"]).reindex(like[own])
+    wire = wire[own]
     beyond = np.nan_to_num((wire - usual["median"].to_numpy()).clip(min=0))
     more = float(np.nansum(wire - usual["mean"].to_numpy()))
     effect = np.zeros(len(frame))

@@ -67,6 +67,11 @@ def slow_steps_of_lone_places(
     return found
 
 
+def can_have_two_kinds(step: pd.Series) -> bool:
+    """Tell whether there are as many steps as two kinds of them need."""
+    return step.nunique() >= 2 * MIN_STEPS
+
+
 class TwoKinds(NamedTuple):
     """Which of some values are of the slow kind, and the ratio of the means of both."""
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ...formulas.schedules.engine import Graph
 from ...tables.arrays import FloatArray, IntArray
+from ...tables.sorting import order_of
 from .contraction import Contraction
 from .edge_effect import EdgeEffect
 
@@ -175,8 +176,19 @@ def _cut(runs: IntArray, fan: IntArray, most: int) -> tuple[IntArray, IntArray, 
     return first, edges, fan[run]
 
 
+def level_places(graph: Graph) -> NarrowArray:
+    """Return where each edge, in the caller's order, stands in the order of the levels."""
+    place = np.empty(len(graph.edge), np.int32)
+    place[graph.edge] = np.arange(len(graph.edge), dtype=np.int32)
+    return place
+
+
 def lane_replay(
-    contraction: Contraction, base_ns: FloatArray, causes: CauseWeights, wanted: IntArray
+    contraction: Contraction,
+    base_ns: FloatArray,
+    causes: CauseWeights,
+    wanted: IntArray,
+    place: NarrowArray,
 ) -> LaneReplay:
     """Return a contracted graph laid out for replay.
 
@@ -185,9 +197,10 @@ def lane_replay(
         base_ns: Weight of every edge with no cause present, in the order of the graph's levels.
         causes: What each cause adds, in the same order.
         wanted: Nodes whose times are asked for.
+        place: As ``level_places`` gives it.
     """
     graph = contraction.graph
-    waited, waited_for, wait_ends = _in_level_order(contraction)
+    waited, waited_for, wait_ends = _in_level_order(contraction, place)
     least_ns = base_ns.copy()
     least_ns[causes.edge] += np.minimum(causes.ns, 0.0).sum(axis=1)
     # The root of a broadcast need not wait for those that it sends to.
@@ -217,13 +230,12 @@ def lane_replay(
     )
 
 
-def _in_level_order(contraction: Contraction) -> tuple[NarrowArray, IntArray, NarrowArray]:
+def _in_level_order(
+    contraction: Contraction, place: NarrowArray
+) -> tuple[NarrowArray, IntArray, NarrowArray]:
     """Return the waited edges in the order of the graph's levels, what for, and the ends (or -1)."""
-    graph = contraction.graph
-    place = np.empty(len(graph.edge), np.int32)
-    place[graph.edge] = np.arange(len(graph.edge), dtype=np.int32)
     edge = place[contraction.waited]
-    order = np.argsort(edge)
+    order = order_of(edge)
     ends = contraction.wait_ends
     ends = np.where(ends >= 0, place[ends], np.int32(-1))
     return edge[order], contraction.waited_for[order], ends[order]
@@ -253,7 +265,7 @@ def _slots(
     borders = np.searchsorted(first, graph.level_bounds)
     own = np.repeat(np.arange(levels, dtype=np.int32), np.diff(borders))
     last[node] = np.maximum(last[node], own)
-    leaving = np.argsort(last, kind="stable").astype(np.int32)
+    leaving = order_of(last)
     left = np.searchsorted(last[leaving], np.arange(levels + 1))
     slot = np.empty(graph.node_count, np.int32)
     slot[graph.roots] = np.arange(len(graph.roots))

@@ -54,26 +54,25 @@ def program_marks(
     issues = _marks(frame["rank"], frame["step"], ISSUE, event, started, started)
     marks = [issues, _wait_marks(frame, segments, resolution_ns), _end_marks(windows, segments)]
     # Steps without a chain may touch: the end of one is before the root of the next.
-    columns = _in_program_order(marks, by_step=not windows.chained)
-    run = windows.run[np.searchsorted(windows.steps, columns["step"])]
-    head = np.flatnonzero(_differs(columns["rank"]) | _differs(run))
-    first = _window_start(windows, columns, head)
+    whole, order = _in_program_order(marks, by_step=not windows.chained)
+    head = _heads(windows, whole, order)
+    heads = {name: whole[name][order[head]] for name in ("rank", "step", "start_ns")}
+    first = _window_start(windows, heads)
     # A mark that carries the label of the step but lies before its window comes first.
-    begin = np.minimum(first, columns["start_ns"][head])
-    before = np.roll(columns["end_ns"], 1)
-    before[head] = first
-    raw = columns["start_ns"] - before
-    columns = _with_roots(columns, head, begin)
-    is_root = np.zeros(len(columns["rank"]), dtype=bool)
-    is_root[head + np.arange(len(head))] = True
+    columns = _with_roots(whole, order, head, np.minimum(first, heads["start_ns"]))
+    root = head + np.arange(len(head))
+    work = columns["start_ns"].copy()
+    work[1:] -= columns["end_ns"][:-1]
+    work[root + 1] = heads["start_ns"] - first
+    work[root] = 0
+    is_root = np.zeros(len(work), dtype=bool)
+    is_root[root] = True
     row = np.arange(len(is_root), dtype=np.int32)
-    work = np.zeros(len(is_root), np.int64)
-    work[~is_root] = raw
     own = own_join.astype(np.int32)[columns["event"]] if len(frame) else np.int32(-1)
     columns |= {
         "join": np.where(columns["mark"] == END, np.int32(-1), own),
         "is_disorder": work < 0,
-        "work_ns": np.maximum(work, 0),
+        "work_ns": np.maximum(work, 0, out=work),
         "is_root": is_root,
         "previous": np.where(is_root, np.int32(-1), row - np.int32(1)),
     }
@@ -99,8 +98,8 @@ def _marks(
     }
 
 
-def _in_program_order(parts: list[Marks], *, by_step: bool) -> Marks:
-    """Return all marks sorted by rank (then step), start, kind and end."""
+def _in_program_order(parts: list[Marks], *, by_step: bool) -> tuple[Marks, IntArray]:
+    """Return all marks, and their order by rank (then step), start, kind and end."""
     # In the order of the kinds, so that a stable sort by time leaves equal times in it.
     parts = sorted(parts, key=lambda part: int(part["mark"][:1].sum()))
     whole = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
@@ -111,7 +110,15 @@ def _in_program_order(parts: list[Marks], *, by_step: bool) -> Marks:
             [whole[name] for name in ("end_ns", "mark", "start_ns")]
             + [np.broadcast_to(step, whole["rank"].shape), whole["rank"]]
         )
-    return {name: whole.pop(name)[order] for name in list(whole)}
+    return whole, order.astype(np.int32)
+
+
+def _heads(windows: StepWindows, whole: Marks, order: IntArray) -> IntArray:
+    """Return where chains begin: of a rank, or of a run of its steps."""
+    opens = _differs(whole["rank"][order])
+    if (windows.run != windows.run[:1]).any():
+        opens |= _differs(windows.run[np.searchsorted(windows.steps, whole["step"][order])])
+    return np.flatnonzero(opens)
 
 
 def _by_time(rank: IntArray, step: IntArray, start: IntArray) -> IntArray | None:
@@ -141,24 +148,25 @@ def _differs(column: IntArray) -> npt.NDArray[np.bool_]:
     return np.append(True, column[1:] != column[:-1])[: len(column)]
 
 
-def _with_roots(columns: Marks, head: IntArray, begin: IntArray) -> Marks:
-    """Put a zero-length mark at the start of every chain, so that its first work is an edge."""
-    roots: Marks = {
-        "rank": columns["rank"][head],
-        "step": columns["step"][head],
-        "mark": np.full(len(head), END, np.int8),
-        "event": np.full(len(head), NO_EVENT, np.int32),
-        "start_ns": begin,
-        "end_ns": begin,
-    }
-    return {name: np.insert(columns.pop(name), head, roots[name]) for name in list(columns)}
+def _with_roots(whole: Marks, order: IntArray, head: IntArray, begin: IntArray) -> Marks:
+    """Return the marks in order; a zero-length one begins every chain, so that its first work is an edge."""
+    roots = {"mark": END, "event": NO_EVENT, "start_ns": begin, "end_ns": begin}
+    # A root has the rank and the step of the mark that it comes before.
+    source = np.insert(order, head, order[head])
+    place = head + np.arange(len(head))
+    columns = {}
+    for name in list(whole):
+        columns[name] = whole.pop(name)[source]
+        if name in roots:
+            columns[name][place] = roots[name]
+    return columns
 
 
-def _window_start(windows: StepWindows, columns: Marks, head: IntArray) -> IntArray:
+def _window_start(windows: StepWindows, heads: Marks) -> IntArray:
     """Return the start of the window that each first mark of a chain lies in."""
     frame = windows.frame
     row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
-    keys = [columns[name][head].astype(np.int64) for name in ("rank", "step")]
+    keys = [heads[name].astype(np.int64) for name in ("rank", "step")]
     place = row.get_indexer(pd.MultiIndex.from_arrays(keys))
     return frame["start_ns"].to_numpy(np.int64)[place]
 
@@ -176,9 +184,9 @@ def _wait_marks(frame: pd.DataFrame, segments: pd.DataFrame, resolution_ns: floa
     ended = end[event].astype(np.int64)
     host = _marks(rank.iloc[event], step.iloc[event], WAIT, event, start, ended)
     others = np.flatnonzero(~is_host & frame["end_ns"].notna().to_numpy())
-    stalls = _stalls(segments)
+    stalls = _stalls(segments) if len(others) else segments[:0]
     # Ranks that compute all the time wait for nothing, whatever goes on beside it.
-    if not len(others) or stalls.empty:
+    if stalls.empty:
         return host
     found = _inferred_waits(frame, others, stalls, int(resolution_ns))
     inferred = _marks(
@@ -258,8 +266,12 @@ def _end_marks(windows: StepWindows, segments: pd.DataFrame) -> Marks:
     frame = windows.frame
     end = frame["end_ns"].to_numpy(np.int64)
     if not windows.chained:
-        busy = segments[segments["code"] != class_code(UNATTRIBUTED)]
-        last = busy.groupby(["rank", "step"])["end_ns"].max()
+        busy = segments["code"].to_numpy() != class_code(UNATTRIBUTED)
+        own = {name: segments[name].to_numpy()[busy] for name in ("rank", "step", "end_ns")}
+        # One row for neighbours of one step is enough: they are most of them.
+        opens = np.flatnonzero(_differs(own["rank"]) | _differs(own["step"]))
+        ends = np.maximum.reduceat(own["end_ns"], opens) if len(opens) else own["end_ns"]
+        last = pd.Series(ends).groupby([own["rank"][opens], own["step"][opens]]).max()
         row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
         end = (
             last.reindex(row)

@@ -100,8 +100,10 @@ class Program:
     def is_recorded_issue(self) -> BoolArray:
         """Return which marks are issues of operations that were recorded, not inferred."""
         marks = self.marks
-        inferred = np.append(self.events["is_inferred"].to_numpy(bool), False)
         is_issue = marks["mark"].to_numpy() == ISSUE
+        inferred = np.append(self.events["is_inferred"].to_numpy(bool), False)
+        if not inferred.any():
+            return np.asarray(is_issue)
         return np.asarray(is_issue & ~inferred[marks["event"].to_numpy()])
 
     @property
@@ -197,7 +199,7 @@ def build_program(
 def _signature(frame: pd.DataFrame) -> npt.NDArray[np.uint64]:
     if frame.empty:
         return np.empty(0, np.uint64)
-    axis, kind = (frame[name].cat.codes.to_numpy(np.int64) for name in ("axis", "kind"))
+    axis, kind = (frame[name].cat.codes.to_numpy(np.int16) for name in ("axis", "kind"))
     axes, kinds = (frame[name].cat.categories.to_numpy() for name in ("axis", "kind"))
     # Few different operations occur: each is hashed once.
     pairs = pd.DataFrame({"axis": np.repeat(axes, len(kinds)), "kind": np.tile(kinds, len(axes))})

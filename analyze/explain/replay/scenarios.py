@@ -11,8 +11,9 @@ import pandas as pd
 from ...formulas.schedules.engine import LANE_BLOCK
 from ...tables.arrays import FloatArray, IntArray
 from .contraction import Contraction, contract
-from .edge_effect import EdgeEffect, as_effects, edge_effect
-from .lanes import cause_weights, lane_replay
+from .edge_effect import EdgeEffect, as_effects
+from .effect_folding import EffectFolding
+from .lanes import cause_weights, lane_replay, level_places
 from .marks import END
 from .program import Program
 
@@ -75,20 +76,21 @@ class _Lanes:
         for part in parts:
             base.take_away(part)
         contraction = self._contraction = _safe_contraction(program, base, parts)
-        self._root_ns = program.recorded_ns[contraction.edges.is_root.nonzero()[0]]
+        self._root_ns = _ends_of(program, contraction.edges.is_root.nonzero()[0])
         self._skew_share = self._share_of_skew()
         self._ends_origin = contraction.origin(self._ends.rows)
         base_ns, self._base_of_ends = self._folded(base, with_offsets=True)
         del base
-        folded, of_ends = [], []
-        for part in parts:
-            edges, ends = self._folded(_Weights.of(program, part))
-            folded.append(edge_effect(edges))
-            of_ends.append(ends)
-        self._effects_of_ends = np.stack(of_ends, axis=1)
+        place = level_places(contraction.graph)
+        folding = EffectFolding(contraction, place, self._ends_origin)
+        folded, of_ends = zip(*(folding.fold(*part) for part in parts), strict=True)
+        del folding
+        self._effects_of_ends = np.zeros((len(self._ends.rows), len(parts)))
+        for cause, late in enumerate(of_ends):
+            self._effects_of_ends[late.edge, cause] = late.ns
         wanted = self._ends_origin.node
         causes = cause_weights(folded, len(base_ns))
-        self._lanes = lane_replay(contraction, base_ns, causes, wanted)
+        self._lanes = lane_replay(contraction, base_ns, causes, wanted, place)
 
     def blocks(self, lanes: int) -> Iterator[slice]:
         """Yield slices of lanes that are few enough to be held at once."""
@@ -98,8 +100,8 @@ class _Lanes:
     @property
     def recorded_step_ns(self) -> float:
         """Return the step time by the recorded marks."""
-        recorded = self._program.recorded_ns
-        return float(self._step_time(recorded[self._ends.rows][:, None], self._root_ns[:, None])[0])
+        recorded = _ends_of(self._program, self._ends.rows)
+        return float(self._step_time(recorded[:, None], self._root_ns[:, None])[0])
 
     def summary(self, keep: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return step time and waiting of a block of lanes."""
@@ -171,7 +173,7 @@ class _Lanes:
 
     def _skew_after_first(self) -> FloatArray:
         """Return the recorded skew after the first step of every run."""
-        return self._skew(self._program.recorded_ns[self._ends.rows[self._ends.first]])
+        return self._skew(_ends_of(self._program, self._ends.rows[self._ends.first]))
 
     def _share_of_skew(self) -> FloatArray:
         """Return how much of the skew after its first step the ranks have started a run with, 0..1.
@@ -220,6 +222,11 @@ class _EndMarks:
         self.step_start_ns = roots.groupby("step")["start_ns"].min().to_numpy(np.float64)
 
 
+def _ends_of(program: Program, rows: IntArray) -> FloatArray:
+    """Return the recorded ends of some rows of the marks."""
+    return np.asarray(program.marks["end_ns"].to_numpy()[rows], dtype=np.float64)
+
+
 class _Split(NamedTuple):
     """An effect by row of the marks, and by queue and wait."""
 
@@ -238,14 +245,6 @@ class _Weights(NamedTuple):
         """Return the weights as recorded."""
         wire_ns = np.concatenate([program.queue.ns, program.wire_ns])
         return cls(program.marks["work_ns"].to_numpy(np.float64).copy(), wire_ns)
-
-    @classmethod
-    def of(cls, program: Program, effect: _Split) -> _Weights:
-        """Return the weights of an effect alone."""
-        weights = cls(np.zeros(len(program.marks)), np.zeros(len(program.wire_event)))
-        effect.work.add_to(weights.work_ns)
-        effect.wire.add_to(weights.wire_ns)
-        return weights
 
     def take_away(self, effect: _Split) -> None:
         """Subtract an effect, in place."""

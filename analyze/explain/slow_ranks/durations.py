@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 
@@ -13,7 +15,7 @@ from ...align.steps.microbatch_work import FEATURES, known_work
 from ...align.steps.windows import StepWindows, step_windows
 from ...tables.arrays import IntArray
 from ...tables.classes import WAIT_CLASSES, WIRE_CLASSES, class_code
-from ...tables.intervals import covered_length, union
+from ...tables.intervals import covered_by_rank
 from ...tables.trace import Trace
 
 MICROBATCH_KINDS = (
@@ -35,29 +37,47 @@ def durations_of(trace: Trace) -> pd.DataFrame:
     return own_durations(trace, windows, ledger)
 
 
-def own_durations(trace: Trace, windows: StepWindows, ledger: Ledger) -> pd.DataFrame:
+def own_durations(
+    trace: Trace, windows: StepWindows, ledger: Ledger, ranks: Collection[int] | None = None
+) -> pd.DataFrame:
     """Return the same from a ledger that was made already.
 
     A span counts with its length less what the ledger calls exposed communication in
     it: a tensor-parallel rank that waits for a slow one inside a layer is not slow.
+
+    Args:
+        trace: The capture.
+        windows: The analysed steps.
+        ledger: Their ledger.
+        ranks: Whose passes are asked for; None for all.
     """
     spans = windows.select(trace.frame("span"))
-    spans = spans[spans["kind"].isin(MICROBATCH_KINDS) & (spans["microbatch"] >= 0)]
-    if spans.empty:
+    is_own = spans["kind"].isin(MICROBATCH_KINDS) & (spans["microbatch"] >= 0)
+    if ranks is not None:
+        is_own &= spans["rank"].isin(list(ranks))
+    rows = np.flatnonzero(is_own.to_numpy(bool))
+    if not len(rows):
         return pd.DataFrame(columns=list(_COLUMNS))
-    spans = spans.sort_values("rank", kind="stable")
-    start = windows.shifted(spans["step"], spans["start_ns"])
-    end = start + spans["dur_ns"].to_numpy(np.int64)
-    rank = spans["rank"].to_numpy(np.int64)
+    rank = spans["rank"].to_numpy(np.int64)[rows]
+    if (np.diff(rank) < 0).any():
+        order = np.argsort(rank, kind="stable")
+        rows, rank = rows[order], rank[order]
+    names = ("step", "chunk", "microbatch", "dur_ns")
+    step, chunk, microbatch, length = (spans[name].to_numpy(np.int64)[rows] for name in names)
+    start = windows.shifted(pd.Series(step), spans["start_ns"].iloc[rows])
+    end = start + length
+    kinds = spans["kind"].astype("category").cat
+    words = np.array([*map(str, kinds.categories)], dtype=object)
     durations = pd.DataFrame(
         {
             "rank": rank,
-            "step": spans["step"].to_numpy(np.int64),
-            "kind": spans["kind"].astype(str).to_numpy(),
-            "chunk": spans["chunk"].to_numpy(np.int64),
-            "microbatch": spans["microbatch"].to_numpy(np.int64),
-            "dur_ns": end - start - _communication_inside(ledger, rank, start, end),
-        }
+            "step": step,
+            "kind": words[kinds.codes.to_numpy()[rows]],
+            "chunk": chunk,
+            "microbatch": microbatch,
+            "dur_ns": length - _communication_inside(ledger, rank, start, end),
+        },
+        copy=False,
     )
     work = known_work(trace, durations)
     if work is not None:
@@ -70,15 +90,9 @@ def _communication_inside(
 ) -> IntArray:
     """Return the exposed communication inside intervals that are sorted by rank."""
     codes = [class_code(name) for name in (*WAIT_CLASSES, *WIRE_CLASSES)]
-    segments = ledger.segments[ledger.segments["code"].isin(codes)]
-    order = np.argsort(segments["rank"].to_numpy(), kind="stable")
-    of_rank = segments["rank"].to_numpy()[order]
-    bounds_ns = segments[["start_ns", "end_ns"]].to_numpy(np.int64)[order]
-    inside = np.zeros(len(rank), dtype=np.int64)
-    values, first = np.unique(rank, return_index=True)
-    lows, highs = (np.searchsorted(of_rank, values, side) for side in ("left", "right"))
-    for at, low, high in zip(range(len(values)), first, [*first[1:], len(rank)], strict=True):
-        own = bounds_ns[lows[at] : highs[at]]
-        if len(own):
-            inside[low:high] = covered_length(union(own), start[low:high], end[low:high])
-    return inside
+    names = ("code", "rank", "start_ns", "end_ns")
+    code, of_rank, low, high = (ledger.segments[name].to_numpy() for name in names)
+    rows = np.flatnonzero(np.isin(code, codes))
+    if (np.diff(of_rank[rows]) < 0).any():
+        rows = rows[np.argsort(of_rank[rows], kind="stable")]
+    return covered_by_rank(of_rank[rows], (low[rows], high[rows]), rank, start, end)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...tables.arrays import FloatArray, IntArray
+from ...tables.sorting import order_of
 
 LANE_BLOCK = 64
 """Lanes computed together; bounds memory at nodes x 64 x 8 bytes."""
@@ -94,10 +95,11 @@ def build_graph(
         ValueError: The edges form a cycle.
     """
     count = len(offset_ns)
-    level = _levels(source, target, count)
-    fan = np.bincount(target, minlength=count)
+    fan = np.bincount(target, minlength=count).astype(np.int32)
+    level = _levels(source, target, fan)
     order = _sorted_edges(target, fan, level)
-    sorted_level = level[target[order]]
+    target = target[order]
+    sorted_level = level[target]
     borders = np.flatnonzero(np.append(True, sorted_level[1:] != sorted_level[:-1]))
     is_root = fan == 0
     return Graph(
@@ -106,7 +108,7 @@ def build_graph(
         root_ns=root_ns[is_root],
         offset_ns=offset_ns,
         source=source[order],
-        target=target[order],
+        target=target,
         edge=order.astype(source.dtype, copy=False),
         level_bounds=np.append(borders, len(order)) if len(order) else np.zeros(1, np.int64),
     )
@@ -116,19 +118,21 @@ def _sorted_edges(target: IntArray, fan: IntArray, level: IntArray) -> IntArray:
     """Return the edges by level, then by number of edges of their target, then by target."""
     # One sort of the nodes, which are fewer, then one of the edges by place.
     place = np.empty(len(level), np.int32)
-    place[np.lexsort((fan, level))] = np.arange(len(level), dtype=np.int32)
-    return np.argsort(place[target], kind="stable")
+    wide = int(fan.max(initial=0)) + 1
+    order = order_of(level * np.int64(wide) + fan)
+    place[order] = np.arange(len(level), dtype=np.int32)
+    return order_of(place[target])
 
 
-def _levels(source: IntArray, target: IntArray, count: int) -> IntArray:
-    """Return the longest number of edges that leads to each node."""
-    order = np.argsort(source, kind="stable")
+def _levels(source: IntArray, target: IntArray, fan_in: IntArray) -> IntArray:
+    """Return the longest number of edges that leads to each node, from the number of its own edges."""
+    count = len(fan_in)
+    order = order_of(source)
     heads = target[order]
-    fan_out = np.bincount(source, minlength=count)
-    starts = np.append(0, np.cumsum(fan_out))
+    starts = np.append(0, np.cumsum(np.bincount(source, minlength=count)))
     del order
-    missing = np.bincount(target, minlength=count).astype(np.int32)
-    level = np.zeros(count, np.int32)
+    missing = fan_in.copy()
+    level, first = np.zeros(count, np.int32), np.empty(count, np.int32)
     frontier, depth, seen = np.flatnonzero(missing == 0), 0, 0
     while len(frontier):
         level[frontier] = depth
@@ -136,9 +140,12 @@ def _levels(source: IntArray, target: IntArray, count: int) -> IntArray:
         fan = starts[frontier + 1] - starts[frontier]
         before = np.cumsum(fan) - fan
         position = np.arange(fan.sum()) - np.repeat(before, fan) + np.repeat(starts[frontier], fan)
-        reached, times = np.unique(heads[position], return_counts=True)
-        missing[reached] -= times.astype(np.int32)
-        frontier = reached[missing[reached] == 0]
+        reached = heads[position]
+        np.subtract.at(missing, reached, np.int32(1))
+        free = reached[missing[reached] == 0]
+        # Each once: the last one to write stays.
+        first[free] = np.arange(len(free), dtype=np.int32)
+        frontier = free[first[free] == np.arange(len(free))]
         depth += 1
     if seen < count:
         raise ValueError(f"{count - seen} of {count} nodes depend on each other in a cycle")

@@ -12,6 +12,7 @@ from meshscope.probe.schema.message import message
 from .options import DEFAULT_RUNS
 from .output import say
 from .progress import reading_progress
+from .starting import keep_freed_memory
 
 if TYPE_CHECKING:
     from meshscope.analyze.align.topology.stated import StatedTopology
@@ -107,6 +108,8 @@ def open_trace(
     with reading_progress(_bytes_of(path)) as on_bytes:
         keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes, most_rows=most_rows)
         trace = open_run(path, keeping, say, chosen)
+    if most_rows is None:
+        keep_freed_memory()
     if stated is not None:
         trace = apply_topology(trace, stated)
     if chosen is not None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshscope.analyze import diagnose
-from meshscope.analyze.explain.causes import sequence_effect
+from meshscope.analyze.explain.causes import Passes, sequence_effect
 from meshscope.analyze.explain.causes.effects import place_work
 from meshscope.analyze.explain.slow_ranks.suspicion import steps_of_slow
 from meshscope.analyze.findings.measure import measure
@@ -226,6 +226,7 @@ def test_where_all_ranks_are_slow_each_is_compared_with_itself():
     account = measure(trace)
     work = place_work(trace, account.program, account.ledger)
     runs = steps_of_slow([0, 1], None)
-    effect = sequence_effect(trace, account.program, account.ledger, work, runs)
+    told = Passes(trace, account.program.windows, account.ledger)
+    effect = sequence_effect(trace, account.program, told, work, runs)
     assert effect is not None
     assert np.isfinite(effect.effect_ns).all()

@@ -18,7 +18,7 @@ def work_of(work_ns):
         [range(ranks), range(steps), range(pieces)], names=["rank", "step", "interval"]
     )
     cells = index.to_frame(index=False).assign(
-        peer_class=0, work_ns=work_ns.ravel(), compute_ns=work_ns.ravel(), clock_ns=0.0
+        peer_class=0, alike=1, work_ns=work_ns.ravel(), compute_ns=work_ns.ravel(), clock_ns=0.0
     )
     return Work(
         cell=np.arange(len(cells), dtype=np.int32),

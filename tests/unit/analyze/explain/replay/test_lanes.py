@@ -7,7 +7,7 @@ import pytest
 
 from meshscope.analyze.explain.replay import lanes as module
 from meshscope.analyze.explain.replay.edge_effect import as_effects
-from meshscope.analyze.explain.replay.lanes import cause_weights, lane_replay
+from meshscope.analyze.explain.replay.lanes import cause_weights, lane_replay, level_places
 from meshscope.analyze.formulas.schedules.engine import build_graph
 
 LANES, CAUSES = 5, 3
@@ -35,7 +35,8 @@ def replayed(graph, base, effects, keep, roots, wanted):
         graph=graph, waited=waited, waited_for=target[waited], wait_ends=ends
     )
     causes = cause_weights(as_effects(effects[graph.edge]), len(base))
-    lanes = lane_replay(contraction, base[graph.edge], causes, wanted)
+    places = level_places(graph)
+    lanes = lane_replay(contraction, base[graph.edge], causes, wanted, places)
     return lanes, lanes.times(keep, roots)
 
 

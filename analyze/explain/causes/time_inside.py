@@ -1,0 +1,62 @@
+"""Time of classes of the ledger inside the work edges of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from ...account.ledger.build import Ledger
+from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...tables.classes import CLASSES
+from ...tables.intervals import covered_by_rank
+
+
+def time_inside(
+    marks: pd.DataFrame, edge: IntArray, ledger: Ledger, codes: list[int]
+) -> FloatArray:
+    """Return the time of some classes inside each work edge."""
+    busy, (found,) = times_inside(marks, edge, ledger, [codes])
+    return on_edges(busy, found, len(edge))
+
+
+def times_inside(
+    marks: pd.DataFrame, edge: IntArray, ledger: Ledger, kinds: Sequence[list[int]]
+) -> tuple[IntArray, list[FloatArray]]:
+    """Return the edges that have any work, and the time of several kinds of classes inside each of these.
+
+    Args:
+        marks: The marks of the program, by rank.
+        edge: The marks at which the edges end.
+        ledger: Its segments, by rank.
+        kinds: Codes of classes that are taken together.
+    """
+    work = marks["work_ns"].to_numpy()[edge]
+    busy = np.flatnonzero(work > 0)
+    end = marks["start_ns"].to_numpy()[edge[busy]]
+    start, rank = end - work[busy], marks["rank"].to_numpy()[edge[busy]]
+    code, of_rank, low, high = (
+        ledger.segments[name].to_numpy() for name in ("code", "rank", "start_ns", "end_ns")
+    )
+    found = []
+    for codes in kinds:
+        rows = np.flatnonzero(_is_any_of(codes)[code])
+        parts = (low[rows], high[rows])
+        inside = covered_by_rank(of_rank[rows], parts, rank, start, end)
+        found.append(inside.astype(np.float64))
+    return busy, found
+
+
+def on_edges(busy: IntArray, ns: FloatArray, edges: int) -> FloatArray:
+    """Return values of some edges as one of each, 0 of the others."""
+    whole = np.zeros(edges)
+    whole[busy] = ns
+    return whole
+
+
+def _is_any_of(codes: list[int]) -> BoolArray:
+    """Return for each code of a class whether it is one of some."""
+    table = np.zeros(len(CLASSES), dtype=bool)
+    table[codes] = True
+    return table
