@@ -46,7 +46,7 @@ from .causes import (
     with_rest,
     without_slow_clocks,
 )
-from .causes.checks import MAX_WAIT_APART, idle_taken_for_work, late_waiting, losing, parted
+from .causes.checks import MAX_WAIT_APART, late_waiting, losing, parted
 from .causes.effects import Expected, Work, among_healthy, by_step, peer_centre, place_work
 from .causes.hiding import hiding
 from .causes.idle_released import is_moved, released_gains
@@ -73,8 +73,10 @@ from .suspects import (
     beyond_chance,
     candidates_of,
     compared_ranks,
+    idle_taken_for_work,
     is_suspect,
     of_suspects,
+    slow_by_passes,
     their_peers,
 )
 
@@ -128,9 +130,8 @@ def attribute(
 
     A rank is suspected when its work exceeds that of its peers by more than noise;
     over few steps that is hard to tell, and arriving last far more often than by
-    chance counts as the second witness. Where microbatches are recorded, the detection
-    is a third one, and clears ranks that only had more work. What a slow clock cost is
-    taken out before.
+    chance counts as the second witness. Where microbatches are recorded, the detection is a
+    third one, and clears ranks that only had more work. What a slow clock cost is taken out.
     """
     work = place_work(trace, program, ledger)
     work, clocks = without_slow_clocks(work, program, ledger, devices)
@@ -149,10 +150,9 @@ def attribute(
     passes = own_durations(trace, program.windows, ledger, their_peers(work, tested))
     arrived = arrivals(events) if tested.intersection(ranks["rank"][ranks["late"]]) else None
     ranks, detection = beyond_chance(work, expected, passes, ranks, detection, arrived)
-    limits = (*limits_of(work, program, events), *slow_together(detection))
     found = Attribution(
         ranks=ranks,
-        limits=limits,
+        limits=(*limits_of(work, program, events), *slow_together(detection)),
         detection=detection,
         at_first=at_first,
         unequal_ns=None if sequence is None else by_step(work, sequence.effect_ns),
@@ -161,8 +161,8 @@ def attribute(
     )
     if hidden or events.lonely_frac > MAX_LONELY:
         return found
-    if late_ns := idle_taken_for_work(ranks, detection, passes, program):
-        return _without_causes(found, late_ns)
+    if late_ns := idle_taken_for_work(ranks, detection, passes, program.windows):
+        return _by_passes(found, late_ns)
     expected, ranks = _separated(work, expected, ranks)
     suspects = _suspects(trace, ranks, events, detection)
     wires = excess_of_program(trace, program)
@@ -224,24 +224,13 @@ def _with_causes(
     )
 
 
-def _without_causes(found: Attribution, late_ns: dict[int, float]) -> Attribution:
-    """Return the attribution with slow ranks by their passes alone, whose account does not show it."""
+def _by_passes(found: Attribution, late_ns: dict[int, float]) -> Attribution:
+    """Return the attribution without causes: passes alone tell who is slow, and the account denies it."""
     refused = _refusals(
         message("check.idle_taken_for_work", rank=rank, late_ns=late)
         for rank, late in late_ns.items()
     )
-    ranks = found.ranks.copy()
-    for rank, late in late_ns.items():
-        verdict = None if found.detection is None else found.detection.of(rank)
-        slower = np.nan if verdict is None or not verdict.slowdown else verdict.slowdown
-        told = {
-            "suspect": True,
-            "excess_ns": late,
-            "slowdown": 1 + slower,
-            "peer_ns": late / slower,
-        }
-        for name, value in told.items():
-            ranks.loc[ranks["rank"] == rank, name] = value
+    ranks = slow_by_passes(found.ranks, found.detection, late_ns)
     return replace(found, ranks=ranks, limits=(*found.limits, *refused), refused=refused)
 
 

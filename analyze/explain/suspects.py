@@ -9,12 +9,14 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import Axis
 
+from ..align.steps.windows import StepWindows
 from ..tables.arrays import BoolArray, FloatArray
 from ..tables.trace import Trace, position_of_ranks
 from .causes.chance import chance_of_arrivals, chance_of_ranks
 from .causes.effects import Expected, Work, excess_by_rank, peer_centre
 from .slow_ranks import DetectionResult
 from .slow_ranks.suspicion import cleared_ranks, expected_work, steps_of_slow, without_ranks
+from .slow_ranks.verdict import Persistence
 
 MIN_Z = 4.0
 """Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
@@ -25,6 +27,10 @@ MIN_EXCESS_FRAC = 0.005
 """Excess below this share of the step is not worth a suspect."""
 MIN_OVER_CLOCK = 0.1
 """Least excess over what its slow clock cost, for a rank to be suspected besides."""
+MIN_LATE_FRAC = 0.02
+"""Share of the step by which passes must take longer to contradict the account."""
+LEAST_KEPT = 0.25
+"""Share of what a rank's passes take longer that its excess in the account must show."""
 
 
 def compared_ranks(work: Work, expected_ns: FloatArray) -> pd.DataFrame:
@@ -146,3 +152,62 @@ def _clock_by_rank(work: Work, rank: pd.Series) -> FloatArray:
     steps = work.cells["step"].nunique()
     mean = cells.groupby("rank")["clock_ns"].sum() / max(steps, 1)
     return rank.map(mean).fillna(0.0).to_numpy(np.float64)
+
+
+def idle_taken_for_work(
+    ranks: pd.DataFrame,
+    detection: DetectionResult | None,
+    passes: pd.DataFrame,
+    windows: StepWindows,
+) -> dict[int, float]:
+    """Return slow ranks whose excess is gone from the account because peers stand idle as long, unrecorded.
+
+    Their passes alone say that they are slow; what their peers do meanwhile is most likely waiting for them.
+
+    Args:
+        ranks: rank, peers, excess_ns, suspect and clock_ns.
+        detection: Slow ranks as the durations of their passes show them.
+        passes: Those durations: rank, dur_ns.
+        windows: The analysed steps.
+
+    Returns:
+        By how much the passes of a step take longer, ns, by rank.
+    """
+    if detection is None or passes.empty:
+        return {}
+    step_ns, steps = windows.step_time_ns, len(windows.steps)
+    own_ns = passes.groupby("rank")["dur_ns"].sum() / steps
+    table = ranks[(ranks["peers"] > 0) & ~ranks["suspect"] & (ranks["clock_ns"] == 0)]
+    excess_ns = dict(zip(table["rank"].tolist(), table["excess_ns"].tolist(), strict=True))
+    late_ns = {
+        verdict.rank: float(own_ns[verdict.rank]) * verdict.slowdown / (1 + verdict.slowdown)
+        for verdict in detection.suspects
+        if verdict.persistence is Persistence.PERSISTENT
+        and verdict.slowdown is not None
+        and verdict.rank in excess_ns
+        and verdict.rank in own_ns.index
+    }
+    return {
+        rank: late
+        for rank, late in late_ns.items()
+        if late > MIN_LATE_FRAC * step_ns and excess_ns[rank] < LEAST_KEPT * late
+    }
+
+
+def slow_by_passes(
+    ranks: pd.DataFrame, detection: DetectionResult | None, late_ns: dict[int, float]
+) -> pd.DataFrame:
+    """Return the table with slow ranks by their passes alone, whose account does not show it."""
+    table = ranks.copy()
+    for rank, late in late_ns.items():
+        verdict = None if detection is None else detection.of(rank)
+        slower = np.nan if verdict is None or not verdict.slowdown else verdict.slowdown
+        told = {
+            "suspect": True,
+            "excess_ns": late,
+            "slowdown": 1 + slower,
+            "peer_ns": late / slower,
+        }
+        for name, value in told.items():
+            table.loc[table["rank"] == rank, name] = value
+    return table

@@ -19,8 +19,6 @@ from ...tables.classes import class_code
 from ...tables.results import Cause, WaitAccount
 from ...wording.message import Message, Text, message
 from ..replay.program import Program
-from ..slow_ranks import DetectionResult
-from ..slow_ranks.verdict import Persistence
 from .launches import MOVED, LateLaunches
 from .time_inside import time_inside
 from .workers import OTHERS
@@ -31,8 +29,6 @@ MAX_WORK_APART = 0.01
 """The same of the work of any rank."""
 MAX_LOSS = 0.02
 """Share of the step that a repair may lose, where it can lose nothing, for errors."""
-LEAST_KEPT = 0.25
-"""Share of what a rank's passes take longer that its excess in the account must show."""
 _NEVER_LOSE = ("jitter", "straggler_rank", OTHERS)
 """Causes whose repair takes time away."""
 _MAY_MOVE = "sequence_imbalance"
@@ -80,42 +76,6 @@ def parted(
 def late_waiting(late: LateLaunches | None, steps: int) -> float:
     """Return the waiting of the account that is late launches, ns per step and rank."""
     return 0.0 if late is None else float(late.waiting_ns.mean()) / steps
-
-
-def idle_taken_for_work(
-    ranks: pd.DataFrame, detection: DetectionResult | None, passes: pd.DataFrame, program: Program
-) -> dict[int, float]:
-    """Return slow ranks whose excess is gone from the account because peers stand idle as long, unrecorded.
-
-    Their passes alone say that they are slow; what their peers do meanwhile is most likely waiting for them.
-
-    Args:
-        ranks: rank, peers, excess_ns, suspect and clock_ns.
-        detection: Slow ranks as the durations of their passes show them.
-        passes: Those durations: rank, dur_ns.
-        program: The replay graph.
-
-    Returns:
-        By how much the passes of a step take longer, ns, by rank.
-    """
-    if detection is None or passes.empty:
-        return {}
-    step_ns, steps = program.windows.step_time_ns, len(program.windows.steps)
-    own_ns = passes.groupby("rank")["dur_ns"].sum() / steps
-    table = ranks[(ranks["peers"] > 0) & ~ranks["suspect"] & (ranks["clock_ns"] == 0)]
-    excess_ns = dict(zip(table["rank"].tolist(), table["excess_ns"].tolist(), strict=True))
-    late_ns = {
-        verdict.rank: float(own_ns[verdict.rank]) * verdict.slowdown / (1 + verdict.slowdown)
-        for verdict in detection.suspects
-        if verdict.persistence is Persistence.PERSISTENT
-        and verdict.slowdown is not None
-        and verdict.rank in excess_ns
-    }
-    return {
-        rank: late
-        for rank, late in late_ns.items()
-        if late > MAX_LOSS * step_ns and excess_ns[rank] < LEAST_KEPT * late
-    }
 
 
 def losing(causes: tuple[Cause, ...]) -> Iterator[Message]:
