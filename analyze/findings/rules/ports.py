@@ -156,10 +156,11 @@ def _others(account: Account, found: LinkUse) -> Iterator[OtherTraffic]:
         return
     for one in found.traffic:
         extra = one.counted_bytes_per_s - HEADERS * one.recorded_bytes_per_s
+        is_used = one.recorded_bytes_per_s > 0
         least = max(one.recorded_bytes_per_s, LEAST_FOREIGN)
         if one.speed_bytes_per_s is not None:
-            least = FOREIGN * one.speed_bytes_per_s
-        if extra >= least:
+            is_used, least = True, FOREIGN * one.speed_bytes_per_s
+        if is_used and extra >= least:
             yield OtherTraffic(one.host, extra, one)
 
 
