@@ -127,10 +127,16 @@ def _axes(axes: Sequence[Row]) -> Component:
 
 
 def _faults(faults: Sequence[Row]) -> Component:
-    title = "Errors beside slow operations"
+    title = "Errors and pauses beside slow operations"
     if not faults:
         return card(
-            title, [empty("No errors", "No port counted errors, retransmissions or link failures.")]
+            title,
+            [
+                empty(
+                    "No errors",
+                    "No port counted errors, retransmissions, link failures or pauses that go with slow operations.",
+                )
+            ],
         )
     rows = [
         [

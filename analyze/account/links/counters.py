@@ -12,8 +12,9 @@ from ...tables.trace import Trace
 from .ceiling import port_speed, stated_speeds
 
 FAULTS = ("errors", "retries", "link_downed")
+PAUSES = ("congestion", "wait")
 _KEY = ["host", "port"]
-_COUNTED = ("tx_bytes", "rx_bytes", *FAULTS, "congestion", "wait")
+_COUNTED = ("tx_bytes", "rx_bytes", *FAULTS, *PAUSES)
 
 
 class PortKind(StrEnum):
@@ -81,7 +82,7 @@ def _devices(trace: Trace) -> list[pd.DataFrame]:
                 "time_ns": rows["time_ns"],
                 "tx_bytes": sent,
                 "rx_bytes": received,
-                **dict.fromkeys((*FAULTS, "congestion", "wait"), np.nan),
+                **dict.fromkeys((*FAULTS, *PAUSES), np.nan),
                 "speed_bytes_per_s": rows["uuid"]
                 .astype(str)
                 .map(by_uuid[f"{kind}_bytes_per_s"].astype("float64")),

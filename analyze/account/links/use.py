@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 import pandas as pd
 
 from ...align.communication.events import CommunicationEvents
 from ...align.steps.windows import StepWindows
-from ...tables.arrays import FloatArray
+from ...tables.arrays import BoolArray, FloatArray
 from ...tables.intervals import pair, total_length
 from ...tables.trace import Trace
-from .counters import FAULTS, growth
+from .counters import FAULTS, PAUSES, growth
 from .own import crossing_events
 from .phases import HostPhases, Phase
 from .rates import phase_rates
@@ -21,6 +22,14 @@ from .rates import phase_rates
 RESOLVED_FRAC = 0.1
 """Standard error of a rate, as a share of the peak, up to which it is stated."""
 
+SLOWER = 1.2
+"""Times as long as else take operations that faults or pauses explain."""
+SLOWEST = 0.1
+"""Share of the operations that count as slow by chance."""
+MAX_CHANCE = 1e-3 * (1 + 1e-9)
+"""Pauses explain operations that are among the slowest with less chance than this."""
+MUCH_PAUSED = 2.0
+"""Times its usual growth from which a counter of pauses grows much."""
 MOST_OF_SPEED = 1.05
 """Share of the stated speed above which that, or a fitted rate, cannot be true."""
 
@@ -98,12 +107,17 @@ class PortFaults:
     host: str
     port: str
     counts: dict[str, int]
-    """Growth of errors, retries, link_downed over the analysed steps."""
+    """Growth of errors, retries, link_downed over the analysed steps; or of congestion or wait, where that is much."""
     ratio: float | None
     """Median wire time in intervals with faults over that in those without, of like operations."""
     operations: int
     """In intervals with faults."""
     groups: tuple[str, ...]
+
+    @property
+    def is_pause(self) -> bool:
+        """Return whether it was held back, and nothing broke."""
+        return not set(self.counts) & set(FAULTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,26 +241,70 @@ def _axes(crossing: pd.DataFrame, steps: int) -> Iterator[AxisUse]:
 def _faults(grown: pd.DataFrame, crossing: pd.DataFrame) -> Iterator[PortFaults]:
     like = ["axis", "group_id", "kind", "size_bytes"]
     usual = crossing.groupby(like)["wire_ns"].transform("median")
-    ratio = (crossing["wire_ns"] / usual).where(usual > 0)
+    timed = crossing.assign(ratio=(crossing["wire_ns"] / usual).where(usual > 0))
     for (host, port), rows in grown.groupby(["host", "port"], sort=True):
+        own = timed[(timed["host"] == host) & timed["ratio"].notna()]
         counts = {name: int(rows[name].sum()) for name in FAULTS}
-        if not any(counts.values()):
-            continue
-        bad = rows[rows[list(FAULTS)].sum(axis=1) > 0]
-        own = (crossing["host"] == host) & ratio.notna()
-        middle = (crossing["start_ns"] + crossing["end_ns"]) / 2
-        begin, end = (bad[name].to_numpy(np.float64) for name in ("begin_ns", "end_ns"))
-        at = np.searchsorted(begin, middle.to_numpy(np.float64), side="right") - 1
-        inside = (at >= 0) & (middle.to_numpy() <= end[np.maximum(at, 0)])
-        ahead, behind = ratio[own & inside], ratio[own & ~inside]
-        yield PortFaults(
-            host=str(host),
-            port=str(port),
-            counts=counts,
-            ratio=float(ahead.median() / behind.median()) if len(ahead) and len(behind) else None,
-            operations=len(ahead),
-            groups=tuple(sorted(set(crossing.loc[own & inside, "group_id"]))),
-        )
+        if any(counts.values()):
+            bad = rows[rows[list(FAULTS)].sum(axis=1) > 0]
+            yield _beside(str(host), str(port), counts, bad, own)
+        for name in PAUSES:
+            bad = _much_paused(rows, name)
+            found = _beside(str(host), str(port), {name: int(bad[name].sum())}, bad, own)
+            # All ports pause a little: only what goes with slow operations, beyond chance, is said.
+            is_slower = found.ratio is not None and found.ratio >= SLOWER
+            if is_slower and _chance(own, _inside(own, bad)) <= MAX_CHANCE:
+                yield found
+
+
+def _much_paused(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the intervals in which a counter of pauses grows far faster than usual; none where all do."""
+    rate = rows[name] / (rows["end_ns"] - rows["begin_ns"])
+    if rate.isna().all():
+        return rows[:0]
+    bad = rows[(rate > MUCH_PAUSED * rate.median()).to_numpy(bool)]
+    return bad if len(bad) < len(rows) else rows[:0]
+
+
+def _beside(
+    host: str, port: str, counts: dict[str, int], bad: pd.DataFrame, own: pd.DataFrame
+) -> PortFaults:
+    """Return what a port counted in some intervals, with the operations that cross its host meanwhile."""
+    inside = _inside(own, bad)
+    ahead, behind = own.loc[inside, "ratio"], own.loc[~inside, "ratio"]
+    return PortFaults(
+        host=host,
+        port=port,
+        counts=counts,
+        ratio=float(ahead.median() / behind.median()) if len(ahead) and len(behind) else None,
+        operations=len(ahead),
+        groups=tuple(sorted(set(own.loc[inside, "group_id"]))),
+    )
+
+
+def _inside(own: pd.DataFrame, bad: pd.DataFrame) -> BoolArray:
+    """Return which operations have their middle in some intervals."""
+    middle = ((own["start_ns"] + own["end_ns"]) / 2).to_numpy(np.float64)
+    if bad.empty:
+        return np.zeros(len(own), bool)
+    begin, end = (bad[name].to_numpy(np.float64) for name in ("begin_ns", "end_ns"))
+    at = np.searchsorted(begin, middle, side="right") - 1
+    found: BoolArray = (at >= 0) & (middle <= end[np.maximum(at, 0)])
+    return found
+
+
+def _chance(own: pd.DataFrame, inside: BoolArray) -> float:
+    """Return how likely as many of some operations are among the slowest tenth of the others; one a group and step."""
+    keys = [own["group_id"], own["step"]]
+    ahead = own.loc[inside, "ratio"].groupby([key[inside] for key in keys]).mean()
+    behind = own.loc[~inside, "ratio"].groupby([key[~inside] for key in keys]).mean()
+    if ahead.empty or behind.empty:
+        return 1.0
+    count, slow = len(ahead), int((ahead > behind.quantile(1.0 - SLOWEST)).sum())
+    return sum(
+        comb(count, number) * SLOWEST**number * (1.0 - SLOWEST) ** (count - number)
+        for number in range(slow, count + 1)
+    )
 
 
 def _traffic(grown: pd.DataFrame, crossing: pd.DataFrame) -> Iterator[HostTraffic]:

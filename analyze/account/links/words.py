@@ -15,7 +15,13 @@ PHASES: dict[Phase | None, str] = {
     Phase.WAITING: "while its ranks wait",
     None: "over whole steps",
 }
-_FAULTS = {"errors": "error", "retries": "retransmission", "link_downed": "link failure"}
+_FAULTS = {
+    "errors": "error",
+    "retries": "retransmission",
+    "link_downed": "link failure",
+    "congestion": "congestion notification",
+    "wait": "wait tick",
+}
 UNKNOWN = {
     "samples": "no samples of ports lie within the analysed steps; run the node agent",
     "steps": "the capture has no step marks",
@@ -35,4 +41,6 @@ def way_words(direction: str) -> str:
 
 def fault_words(counts: Mapping[str, int]) -> str:
     """Return counts of faults: ``3 errors and 1 link failure``."""
-    return joined([counted(counts[name], noun) for name, noun in _FAULTS.items() if counts[name]])
+    return joined(
+        [counted(counts[name], noun) for name, noun in _FAULTS.items() if counts.get(name)]
+    )

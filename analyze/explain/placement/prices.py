@@ -16,6 +16,7 @@ import numpy as np
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
+from ...account.links.ceiling import port_speeds
 from ...tables.arrays import FloatArray, IntArray
 from ..replay.edge_effect import edge_effect
 from ..replay.program import Program
@@ -58,7 +59,7 @@ def best_order(
     account: Account, layout: ParallelLayout, hosts: IntArray, traffic: Sequence[Traffic]
 ) -> BestOrder | None:
     """Return the order with the largest predicted gain; None where no order has a known price."""
-    estimated = estimated_gains(layout, hosts, traffic)
+    estimated = estimated_gains(layout, hosts, traffic, _slowest_port(account))
     if not estimated:
         return None
     program = account.program
@@ -80,16 +81,27 @@ def best_order(
 
 
 def estimated_gains(
-    layout: ParallelLayout, hosts: IntArray, traffic: Sequence[Traffic]
+    layout: ParallelLayout,
+    hosts: IntArray,
+    traffic: Sequence[Traffic],
+    most_bytes_per_ns: float = np.inf,
 ) -> dict[str, tuple[float, Ratios]]:
     """Return gain in exposed time, ns, and ratios of the orders whose rates are known, best first.
 
     Of orders that put everything in the same place, the first by name. None sends an inner axis across hosts that
     stays inside now.
+
+    Args:
+        layout: The mesh as it is.
+        hosts: (rank,) number of the host of each rank.
+        traffic: What each axis sends.
+        most_bytes_per_ns: What the ports of a host carry, where it is stated: short messages may seem faster.
     """
     now = {_key(t): _most_left(layout, hosts, t) for t in traffic}
     inside = _place([t for t in traffic if not now[_key(t)]], now)
     across = _place([t for t in traffic if now[_key(t)]], now)
+    if across is not None:
+        across = replace(across, bytes_per_ns=min(across.bytes_per_ns, most_bytes_per_ns))
     found: dict[str, tuple[float, Ratios]] = {}
     seen = set()
     for order in orders():
@@ -107,6 +119,13 @@ def estimated_gains(
         seen.add(shape)
         found[order] = (_linear(traffic, ratios), ratios)
     return dict(sorted(found.items(), key=lambda item: -item[1][0]))
+
+
+def _slowest_port(account: Account) -> float:
+    """Return what the ports of the slowest host carry, bytes/ns; no limit where a host does not say it."""
+    trace, speeds = account.trace, port_speeds(account.trace)
+    hosts = {trace.clock_of(rank) for rank in trace.ranks}
+    return min(speeds.values()) / 1e9 if hosts and hosts <= speeds.keys() else float("inf")
 
 
 def _most_left(layout: ParallelLayout, hosts: IntArray, one: Traffic) -> float:

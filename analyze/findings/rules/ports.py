@@ -11,7 +11,7 @@ from meshscope.probe.schema.terms import Axis, FindingKind, Severity
 
 from ...account.links.counters import PortKind
 from ...account.links.phases import Phase
-from ...account.links.use import HostTraffic, LinkUse, PortFaults, PortUse, link_use
+from ...account.links.use import SLOWER, HostTraffic, LinkUse, PortFaults, PortUse, link_use
 from ...account.links.words import PHASES, fault_words, way_words
 from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
@@ -23,8 +23,6 @@ FULL = 0.9
 """Share of its speed from which a port is full."""
 NOT_FULL = 0.75
 """Share up to which the ports of other hosts are not."""
-SLOWER = 1.2
-"""Times as long as else take operations that faults explain."""
 FOREIGN = 0.05
 """Share of the speed of a host's ports from which traffic of others is worth a finding."""
 LEAST_FOREIGN = 1e6
@@ -32,6 +30,8 @@ LEAST_FOREIGN = 1e6
 HEADERS = 1.1
 """Counters also count headers: at most so many times the recorded bytes."""
 _MOST_GROUPS = 8
+_BROKEN = "Check cable, transceiver and switch port; look for congestion on its path"
+_HELD_BACK = "Look for congestion on its path: many senders to one port, flow control, other jobs"
 
 
 def network_ports(account: Account) -> Iterator[Finding]:
@@ -112,7 +112,7 @@ def _faulty(account: Account, found: LinkUse) -> Iterator[Finding]:
     step = found.step_ns
     for one in found.faults:
         is_slower = one.ratio is not None and one.ratio >= SLOWER
-        if not is_slower and not one.counts["link_downed"]:
+        if not is_slower and not one.counts.get("link_downed"):
             continue
         yield Finding(
             kind=FindingKind.NETWORK_PORT,
@@ -123,8 +123,8 @@ def _faulty(account: Account, found: LinkUse) -> Iterator[Finding]:
             removal_gain_frac=None,
             confidence=0.7 if is_slower else 0.5,
             evidence=tuple(_of_faults(one, len(account.windows.steps), step)),
-            remedy="Check cable, transceiver and switch port; look for congestion on its path",
-            cause="faults",
+            remedy=_HELD_BACK if one.is_pause else _BROKEN,
+            cause="pauses" if one.is_pause else "faults",
         )
 
 
@@ -156,10 +156,11 @@ def _others(account: Account, found: LinkUse) -> Iterator[OtherTraffic]:
         return
     for one in found.traffic:
         extra = one.counted_bytes_per_s - HEADERS * one.recorded_bytes_per_s
+        is_used = one.recorded_bytes_per_s > 0
         least = max(one.recorded_bytes_per_s, LEAST_FOREIGN)
         if one.speed_bytes_per_s is not None:
-            least = FOREIGN * one.speed_bytes_per_s
-        if extra >= least:
+            is_used, least = True, FOREIGN * one.speed_bytes_per_s
+        if is_used and extra >= least:
             yield OtherTraffic(one.host, extra, one)
 
 

@@ -100,7 +100,7 @@ def _groups(rows: list[dict[str, Any]]) -> Table:
     )
     notes = left_out(len(rows) - len(shown), "rows")
     if rows and all(row["ceiling_bytes_per_s"] is None for row in rows):
-        notes.append("of link: unknown; no group crosses hosts whose port speeds were sampled")
+        notes.append("of link: unknown; no group crosses hosts whose port speeds are known")
     return Table(headers, shown, notes=notes)
 
 

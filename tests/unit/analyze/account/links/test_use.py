@@ -189,6 +189,33 @@ def test_retransmissions_beside_slow_sums():
     assert any("2.0 x the wire time" in line for line in found.evidence)
 
 
+@pytest.mark.parametrize("name", ["congestion", "wait"])
+def test_pauses_beside_slow_sums(name):
+    """Fails when a port that is held back in the steps whose sums take twice as long is not named."""
+    slow = (4, 9, 15)
+    trace = capture(rates={"a": 0.4, "b": 0.4}, faults=slow)
+
+    def paused(rows, trace=trace):
+        """Return the samples with pauses in place of retransmissions, and a few all the time."""
+        rows = [
+            {**row, "retries": 0, name: 100 * row["retries"] + at % 80}
+            for at, row in enumerate(rows)
+        ]
+        table = trace_of(link_sample=rows).tables["link_sample"]
+        return trace.with_tables({"link_sample": table})
+
+    rows = trace.frame("link_sample").to_dict("records")
+    (found,) = findings(paused(rows))
+    assert (found.cause, found.where["host"]) == ("pauses", "a")
+    noun = {"congestion": "congestion notifications", "wait": "wait ticks"}[name]
+    assert noun in found.claim
+    assert any("2.0 x the wire time" in line for line in found.evidence)
+    # Two steps may be slow by chance. All the time alike, pauses explain nothing.
+    few = capture(rates={"a": 0.4, "b": 0.4}, faults=slow[:2])
+    assert findings(paused(few.frame("link_sample").to_dict("records"), few)) == []
+    assert findings(paused([{**row, "retries": 0} for row in rows])) == []
+
+
 def test_unknown_is_said():
     """Fails when a capture without samples claims to know its links."""
     trace = capture().with_tables({"link_sample": capture().tables["link_sample"][:0]})

@@ -79,6 +79,22 @@ def test_to_cross_hosts_makes_nothing_faster():
         assert ratios[Axis.DP, Pattern.RING] <= 1.0
 
 
+def test_what_crosses_is_no_faster_than_the_ports():
+    """Fails when short messages that a buffer swallows make large ones cross as fast, and a slower order is proposed."""
+    layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
+    traffic = [one(Axis.TP, 1000, 4000), one(Axis.DP, 1000, 100)]
+    free, capped = (
+        max(
+            gain
+            for gain, _ in estimated_gains(layout, host_numbers(HOSTS), traffic, *most).values()
+        )
+        for most in ((), (0.5,))
+    )
+    # Inside 10 bytes/ns; across two groups of dp send 2 x 1000 bytes at 1 byte/ns, or at what ports carry.
+    assert free == pytest.approx((4000 - 100) + (100 - 2000))
+    assert capped == pytest.approx(max(0, (4000 - 100) + (100 - 4000)))
+
+
 def test_no_price_without_a_rate():
     """Fails when a rate that the run never showed is made up."""
     layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
