@@ -1,7 +1,7 @@
 """The analysis of a large run in a process of its own: its memory is given back, and pages are served meanwhile.
 
-``python -m meshscope.dashboard.apart RUN FOLDER`` keeps the analysis of a run beside it, or in the folder of those
-that cannot lie there, says so, and then keeps what the pages of communication and of critical paths say.
+It keeps the analysis of the run beside it, or in the folder of those that cannot lie there, says so, and then keeps
+what the slowest pages say.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .typical import typical_step
 LEAST_BYTES = 4 << 20
 """Of the files of a run: half a million records, whose analysis takes several seconds."""
 _KEPT = "kept"
+_PROGRAM = f"from {__name__} import run; run()"
 _MOST_PATHS = 4
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def analyse_apart(path: Path, elsewhere: Path) -> subprocess.Popen[str] | None:
         path: The run.
         elsewhere: Folder of the analyses that cannot lie in their run.
     """
-    command = [sys.executable, "-P", "-m", __name__, str(path), str(elsewhere)]
+    command = [sys.executable, "-P", "-c", _PROGRAM, str(path), str(elsewhere)]
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
@@ -90,5 +91,6 @@ def _steps(run: LoadedRun) -> list[int]:
     return list(dict.fromkeys(typical))[:_MOST_PATHS]
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """End as the analysis of the run on the command line ends."""
     sys.exit(main(*map(Path, sys.argv[1:3])))

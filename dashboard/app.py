@@ -93,7 +93,7 @@ def create_app(
     api.register(app.server, store)
     _mark_missing_pages(app.server, store)
     _let_browsers_keep_charts(app.server)
-    guard(app.server, access, list(app.csp_hashes()))
+    guard(app.server, access, list(app.csp_hashes()), lambda: app.callback_map)
     if access.prefix:
         app.server.wsgi_app = Below(app.server.wsgi_app, access.prefix)
     return app

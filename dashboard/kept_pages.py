@@ -15,10 +15,12 @@ from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.manifest import write_json
 from meshscope.probe.schema.reading import open_file
 
+from .clock import monotonic_s
+
 _MOST_BYTES = 1 << 26
 """Larger values are neither kept nor read."""
 _MOST_VALUES = 40
-_PATIENCE_S = 120.0
+_PATIENCE_S, _LOOK_S = 120.0, 0.1
 _LOG = logging.getLogger(__name__)
 
 
@@ -38,12 +40,18 @@ class KeptPages:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Return a value; None if none is kept, or it is damaged. While a process keeps some, it is waited for."""
-        found = self._kept(name)
-        if found is None and self.maker is not None and self.maker.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                self.maker.wait(_PATIENCE_S)
+        until_s = monotonic_s() + _PATIENCE_S
+        while True:
+            is_last = self.maker is None or self.maker.poll() is not None
             found = self._kept(name)
-        return found
+            if found is not None or is_last or monotonic_s() > until_s:
+                return found
+            self._wait()
+
+    def _wait(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            if self.maker is not None:
+                self.maker.wait(_LOOK_S)
 
     def _kept(self, name: str) -> dict[str, Any] | None:
         with suppress(MeshscopeError, OSError, ValueError, RecursionError):

@@ -1,6 +1,6 @@
 """Who may ask, and what an answer may do: host allow-list, token, response headers.
 
-The dashboard is read-only. It still shows names from a training job to a
+The dashboard changes nothing but that it arms deep traces. It shows names from a training job to a
 browser that has other sites open, so a request must carry a host name that we
 serve (a rebound DNS name does not), and an answer may load nothing from
 elsewhere.
@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from dash.exceptions import CallbackException
 from flask import Flask, Response, abort, redirect, request
+
+from .callback_requests import is_of_a_page
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _COOKIE = "meshscope_token"
@@ -20,6 +25,7 @@ _COOKIE = "meshscope_token"
 _MOST_BODY_BYTES = 1 << 20
 """A callback of a page sends a few names and numbers."""
 _CALLBACK = "/_dash-update-component"
+_NO_REQUEST = "This is no request of a page of the dashboard."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +73,19 @@ def host_name(header: str) -> str:
     return header.partition(":")[0]
 
 
-def guard(server: Flask, access: Access, script_hashes: list[str]) -> None:
+def guard(
+    server: Flask,
+    access: Access,
+    script_hashes: list[str],
+    callbacks: Callable[[], Mapping[str, Any]],
+) -> None:
     """Check every request, and limit what the browser may do with every answer.
 
     Args:
         server: The application to guard.
         access: Who may ask.
         script_hashes: Content-security-policy hashes of the inline scripts.
+        callbacks: Returns those of the dashboard, by output.
     """
     policy = content_policy(script_hashes)
     server.config["MAX_CONTENT_LENGTH"] = _MOST_BODY_BYTES
@@ -85,8 +97,12 @@ def guard(server: Flask, access: Access, script_hashes: list[str]) -> None:
         _check_origin()
         answer = None if access.token is None else _check_token(access.token, access)
         if answer is None and request.method == "POST" and request.path.endswith(_CALLBACK):
-            _check_callback()
+            _check_callback(callbacks())
         return answer
+
+    @server.errorhandler(CallbackException)
+    def refuse(_error: CallbackException) -> tuple[str, int]:
+        return _NO_REQUEST, 400
 
     @server.after_request
     def limit(response: Response) -> Response:
@@ -129,13 +145,10 @@ def _check_origin() -> None:
         abort(403, "Another site asked for this; open it from the dashboard.")
 
 
-def _check_callback() -> None:
+def _check_callback(callbacks: Mapping[str, Any]) -> None:
     """Refuse a request of a page that no page of ours sends, before Dash fails at it."""
-    body = request.get_json(silent=True)
-    known: dict[str, object] = body if isinstance(body, dict) else {}
-    lists = [known.get(name, []) for name in ("inputs", "state", "changedPropIds")]
-    if not isinstance(known.get("output"), str) or not all(isinstance(one, list) for one in lists):
-        abort(400, "This is no request of a page of the dashboard.")
+    if not is_of_a_page(request.get_json(silent=True), callbacks):
+        abort(400, _NO_REQUEST)
 
 
 def _check_token(token: str, access: Access) -> Response | None:

@@ -130,6 +130,41 @@ def test_a_malformed_callback_is_a_bad_request(runs_dir, body):
     assert answer.status_code == 400
 
 
+TITLE = "..page.children...page-title.data.."
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output": "x.y"},
+        {"outputs": 5},
+        {"outputs": [{"id": "page", "property": "children"}]},
+        {"inputs": []},
+        {"inputs": [5]},
+        {"inputs": [{"id": "url", "property": "pathname", "value": {"a": 1}}]},
+        {"inputs": [{"id": "other", "property": "pathname", "value": "/"}]},
+        {"state": [{"id": "url", "property": "search", "value": [1]}]},
+        {"changedPropIds": [7]},
+    ],
+)
+def test_a_callback_that_no_page_sends_is_a_bad_request(runs_dir, change, caplog):
+    """Fails when a request that is almost one of a page ends in a traceback, or one of a page is refused."""
+    client = create_app(runs_dir).server.test_client()
+    body = {
+        "output": TITLE,
+        "outputs": [
+            {"id": "page", "property": "children"},
+            {"id": "page-title", "property": "data"},
+        ],
+        "inputs": [{"id": "url", "property": "pathname", "value": "/"}],
+        "state": [{"id": "url", "property": "search", "value": ""}],
+        "changedPropIds": ["url.pathname"],
+    }
+    assert client.post("/_dash-update-component", json=body).status_code == 200
+    assert client.post("/_dash-update-component", json=body | change).status_code == 400
+    assert "Traceback" not in caplog.text
+
+
 def test_a_large_body_is_refused(runs_dir):
     """Fails when a request fills the memory of the server."""
     client = create_app(runs_dir).server.test_client()
