@@ -83,7 +83,7 @@ def unchecked(trace: Trace) -> tuple[Unchecked, ...]:
 def card_violations(trace: Trace, account: Account | None) -> tuple[CardViolation, ...]:
     """Return the cards that lie badly; costs are unknown without an account."""
     found = [*_other_sockets(trace)]
-    if trace.layout is not None:
+    if trace.layout is not None and _rails(trace):
         found += _unequal(trace, () if account is None else traffic_of(account))
     return tuple(found)
 

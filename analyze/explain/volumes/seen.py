@@ -52,12 +52,14 @@ def _rows(trace: Trace, windows: StepWindows, name: str, layout: ParallelLayout)
             str(key): _replica_axis(layout, tuple(ranks))
             for key, ranks in zip(group["group_id"], group["ranks"], strict=True)
         }
-        own = rows["group_id"].astype(str).map(axes)
-        is_kept = (own != _ALONE).to_numpy(bool)
+        groups = rows["group_id"].cat
+        of_group = [axes.get(str(name), "") for name in groups.categories]
+        own = np.array([*of_group, ""], dtype=object)[groups.codes.to_numpy()]
+        is_kept = own != _ALONE
         kind = rows["kind"].astype(str)
         # Context-parallel ranks hold the same weights: they sum gradients, attention sums nothing.
         is_sum = (axis == Axis.CP.value) & (kind == CollectiveKind.ALL_REDUCE.value).to_numpy(bool)
-        is_replica = (own == Axis.DP.value).to_numpy(bool) & ((axis == Axis.OTHER.value) | is_sum)
+        is_replica = (own == Axis.DP.value) & ((axis == Axis.OTHER.value) | is_sum)
         rows = rows.assign(axis=np.where(is_replica, Axis.DP.value, axis), kind=kind)[is_kept]
     return rows[["rank", "step", "axis", "kind", "size_bytes"]]
 
@@ -71,9 +73,11 @@ def _replica_axis(layout: ParallelLayout, ranks: tuple[int, ...]) -> str:
         return _ALONE
     if not all(0 <= rank < layout.world_size for rank in ranks):
         return ""
-    places = [layout.coordinates(rank) for rank in ranks]
-    varies = {axis for axis in places[0] if len({place[axis] for place in places}) > 1}
-    return Axis.DP.value if varies <= {"dp", "cp"} else ""
+    for axis in (Axis.PP, Axis.TP):
+        stride, size = layout.stride(axis), int(getattr(layout, axis))
+        if len({rank // stride % size for rank in ranks}) > 1:
+            return ""
+    return Axis.DP.value
 
 
 def element_sizes(trace: Trace) -> dict[tuple[str, str], int]:

@@ -26,6 +26,8 @@ def missing(account: Account) -> Iterator[Finding]:
 def missing_device_activity(account: Account) -> Iterator[Finding]:
     """Ranks that launched work of which nothing was recorded: their devices look idle and are not."""
     trace = account.trace
+    if not trace.row_count("runtime_call"):
+        return
     launches = {}
     for rank in trace.ranks:
         if len(trace.rank_table("kernel", rank, ["rank"])):
