@@ -62,7 +62,7 @@ def median_of_others(
 
     median = remaining(np.maximum(others - 1, 0) // 2)
     median += remaining(others // 2)
-    median /= 2
+    median = median / 2  # Whole numbers have no half of their own kind.
     median[others == 0] = np.nan
     result = np.empty(len(value))
     result[order] = median
