@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -129,6 +130,7 @@ def write_sharded_run(
             for ranks, (first, end) in zip(segments, pairwise(ends), strict=True)
         ]
         made = list(executor.map(_write_segment, tasks, _no_notice))
+        _remove_empty(draft / FOLDER)
         write_list(draft / FOLDER, SegmentList(tables=_by_table(tasks, made)))
         shutil.rmtree(draft / _ASIDE)
         return write_ingested(bare, draft, job.key(), name=bare.origin, source_bytes=0)
@@ -201,10 +203,17 @@ def _write_segment(segment: _Segment) -> SegmentFile | None:
     folder = segment.draft / FOLDER / segment.table
     folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     files = sorted((segment.draft / _ASIDE).glob(f"{segment.table}-*.arrow"))
-    made = write_segment_file(folder, segment.table, segment.ranks, _blocks(files, segment))
-    if made is None and not any(folder.iterdir()):
-        folder.rmdir()
-    return made
+    return write_segment_file(folder, segment.table, segment.ranks, _blocks(files, segment))
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the folders of tables without rows.
+
+    Not before all are written: another process may be about to write into one.
+    """
+    for table in _RECORDED:
+        with suppress(OSError):
+            (folder / table).rmdir()
 
 
 def _blocks(files: Sequence[Path], segment: _Segment) -> Iterator[pa.Table]:
