@@ -121,10 +121,11 @@ def read_ring(path: Path) -> RingContents:
         while attempts and _read_again(file.fileno(), slots, _doubtful(slots, good, header)):
             good = _intact(slots, header)
             attempts -= 1
-    if not attempts:
-        good &= slots["slot_seq"] < _overtaken_from(slots, header)
     bad = np.flatnonzero(_used(slots) & ~good)
     torn = _torn(slots[bad], bad, header, newest=_newest(slots, good))
+    if not attempts:
+        # What the writer has overtaken is whole, and left for the next reading.
+        good &= slots["slot_seq"] < _overtaken_from(slots, header)
     return RingContents(
         header,
         split_records(slots[good]),

@@ -148,3 +148,18 @@ def test_a_place_that_was_read_before_its_record_came_is_read_again(tmp_path):
         assert not {0, *range(21, 64)} & set(places.tolist())
         assert _read_again(file.fileno(), slots, places)
     assert slots["slot_seq"][7:10].tolist() == [7, 8, 9]
+
+
+def test_what_a_writer_has_overtaken_is_not_damaged(tmp_path, monkeypatch):
+    """Fails when a reader that was held up too long calls whole records damaged."""
+    ring = RingWriter(tmp_path, rank=0, slot_count=64)
+    store_steps(ring, 20)
+    path = tmp_path / "ring.bin"
+    # The reader looked at these places before their records came, and at the others after.
+    with path.open("r+b") as file:
+        file.seek(HEADER_BYTES + 7 * SLOT_BYTES)
+        file.write(bytes(3 * SLOT_BYTES))
+    monkeypatch.setattr("meshscope.probe.schema.ring._READ_ATTEMPTS", 0)
+    found = read_ring(path)
+    assert (found.damaged, found.uncommitted) == ((), 0)
+    assert found.records["step"]["slot_seq"].max() < 7
