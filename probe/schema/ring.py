@@ -204,7 +204,9 @@ def _overtaken_from(slots: Slots, header: RingHeader) -> int:
     import numpy as np
 
     places = np.arange(len(slots))
-    held = np.where(_used(slots), slots["commit"], places - header.slot_count)
+    # The places before that of the first record wait for the second lap.
+    unused = np.where(places < FIRST_SEQ, places, places - header.slot_count)
+    held = np.where(_used(slots), slots["commit"], unused)
     plausible = held % header.slot_count == places
     return int(held[plausible].min(initial=np.iinfo(np.int64).max - header.slot_count)) + (
         header.slot_count
