@@ -17,7 +17,7 @@ from pathlib import Path
 from meshscope.probe.schema.errors import MeshscopeError
 
 from .kept_analysis import Kept, KeptAnalyses
-from .loaded_run import LoadedRun, analysed_run, line_of
+from .loaded_run import LoadedRun, analysed_run, line_of, placement
 from .paths import LastAccount
 from .run_files import source_state
 from .typical import typical_step
@@ -72,6 +72,7 @@ def _prepare(run: LoadedRun) -> None:
         with suppress(MeshscopeError):
             run.path(step)
     run.communication()
+    placement(run)
     run.kernels()
     run.memory()
 

@@ -261,13 +261,14 @@ class LoadedRun:
 
 def placement(run: LoadedRun) -> dict[str, Any]:
     """Return how its mesh lies on the hosts, as ``meshscope topology`` has it; computed once."""
-    with run._finding:
-        if "placement" not in run._kept:
-            is_measured = not run.diagnosis.ledger.empty
-            run._kept["placement"] = placement_to_json(
-                run.trace, lambda trace: run.accounts.of(trace) if is_measured else None
-            )
-        return run._kept["placement"]  # type: ignore[no-any-return]
+
+    def compute() -> dict[str, Any]:
+        is_measured = not run.diagnosis.ledger.empty
+        return placement_to_json(
+            run.trace, lambda trace: run.accounts.of(trace) if is_measured else None
+        )
+
+    return run._told("placement", compute)
 
 
 def is_slow_to_compare(run: LoadedRun) -> bool:

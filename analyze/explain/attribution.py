@@ -161,7 +161,7 @@ def attribute(
     )
     if hidden or events.lonely_frac > MAX_LONELY:
         return found
-    if late_ns := idle_taken_for_work(ranks, detection, passes, program.windows):
+    if late_ns := idle_taken_for_work(ranks, detection, passes, program.windows, ledger):
         return _by_passes(found, late_ns)
     expected, ranks = _separated(work, expected, ranks)
     suspects = _suspects(trace, ranks, events, detection)

@@ -9,14 +9,17 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import Axis
 
+from ..account.ledger.build import Ledger
 from ..align.steps.windows import StepWindows
 from ..tables.arrays import BoolArray, FloatArray
+from ..tables.centres import median_of_others
 from ..tables.trace import Trace, position_of_ranks
 from .causes.chance import chance_of_arrivals, chance_of_ranks
 from .causes.effects import Expected, Work, excess_by_rank, peer_centre
 from .slow_ranks import DetectionResult
 from .slow_ranks.suspicion import cleared_ranks, expected_work, steps_of_slow, without_ranks
 from .slow_ranks.verdict import Persistence
+from .unrecorded_joins.places import IDLE
 
 MIN_Z = 4.0
 """Robust z from which a rank's excess is more than noise (false alarms ~ 3e-5 a rank)."""
@@ -159,16 +162,18 @@ def idle_taken_for_work(
     detection: DetectionResult | None,
     passes: pd.DataFrame,
     windows: StepWindows,
+    ledger: Ledger,
 ) -> dict[int, float]:
     """Return slow ranks whose excess is gone from the account because peers stand idle as long, unrecorded.
 
     Their passes alone say that they are slow; what their peers do meanwhile is most likely waiting for them.
 
     Args:
-        ranks: rank, peers, excess_ns, suspect and clock_ns.
+        ranks: rank, peer_class, peers, excess_ns, suspect and clock_ns.
         detection: Slow ranks as the durations of their passes show them.
         passes: Those durations: rank, dur_ns.
         windows: The analysed steps.
+        ledger: Tells how long each rank stands idle.
 
     Returns:
         By how much the passes of a step take longer, ns, by rank.
@@ -178,20 +183,28 @@ def idle_taken_for_work(
     step_ns, steps = windows.step_time_ns, len(windows.steps)
     own_ns = passes.groupby("rank")["dur_ns"].sum() / steps
     table = ranks[(ranks["peers"] > 0) & ~ranks["suspect"] & (ranks["clock_ns"] == 0)]
-    excess_ns = dict(zip(table["rank"].tolist(), table["excess_ns"].tolist(), strict=True))
-    late_ns = {
-        verdict.rank: float(own_ns[verdict.rank]) * verdict.slowdown / (1 + verdict.slowdown)
-        for verdict in detection.suspects
-        if verdict.persistence is Persistence.PERSISTENT
-        and verdict.slowdown is not None
-        and verdict.rank in excess_ns
-        and verdict.rank in own_ns.index
-    }
-    return {
-        rank: late
-        for rank, late in late_ns.items()
-        if late > MIN_LATE_FRAC * step_ns and excess_ns[rank] < LEAST_KEPT * late
-    }
+    excess_ns = table.set_index("rank")["excess_ns"]
+    more_idle_ns = _idle_of_peers(ranks, ledger) / steps
+    found = {}
+    for verdict in detection.suspects:
+        rank, slower = verdict.rank, verdict.slowdown
+        is_told = rank in excess_ns.index and rank in own_ns.index
+        if slower is None or verdict.persistence is not Persistence.PERSISTENT or not is_told:
+            continue
+        late_ns = float(own_ns[rank]) * slower / (1 + slower)
+        is_gone = excess_ns[rank] < LEAST_KEPT * late_ns
+        is_idle = more_idle_ns[rank] >= (1 - LEAST_KEPT) * late_ns
+        if late_ns > MIN_LATE_FRAC * step_ns and is_gone and is_idle:
+            found[rank] = late_ns
+    return found
+
+
+def _idle_of_peers(ranks: pd.DataFrame, ledger: Ledger) -> pd.Series:
+    """Return by rank how much longer its usual peer stands idle, with nothing recorded, all steps, ns."""
+    by_rank = ledger.by_step[list(IDLE)].sum(axis=1).groupby(ledger.by_step["rank"]).sum()
+    idle = by_rank.reindex(ranks["rank"]).fillna(0.0).to_numpy(np.float64)
+    others = median_of_others(idle, ranks["peer_class"].to_numpy(np.int64))
+    return pd.Series(others - idle, index=ranks["rank"])
 
 
 def slow_by_passes(
@@ -199,15 +212,10 @@ def slow_by_passes(
 ) -> pd.DataFrame:
     """Return the table with slow ranks by their passes alone, whose account does not show it."""
     table = ranks.copy()
-    for rank, late in late_ns.items():
-        verdict = None if detection is None else detection.of(rank)
-        slower = np.nan if verdict is None or not verdict.slowdown else verdict.slowdown
-        told = {
-            "suspect": True,
-            "excess_ns": late,
-            "slowdown": 1 + slower,
-            "peer_ns": late / slower,
-        }
-        for name, value in told.items():
-            table.loc[table["rank"] == rank, name] = value
+    for verdict in () if detection is None else detection.suspects:
+        if verdict.rank in late_ns and verdict.slowdown:
+            late = late_ns[verdict.rank]
+            told = (True, late, 1 + verdict.slowdown, late / verdict.slowdown)
+            names = ["suspect", "excess_ns", "slowdown", "peer_ns"]
+            table.loc[table["rank"] == verdict.rank, names] = told
     return table

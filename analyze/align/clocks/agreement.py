@@ -25,6 +25,7 @@ MAX_SKEW_NS = 1_000_000
 MAX_SPREADS = 5.0
 """It must also be that many times the usual scatter of the rank's ends."""
 _LOW = 0.1
+"""Share of the ends that may lie elsewhere."""
 
 PARTS = 4
 LEAST_IN_PART = 8

@@ -131,3 +131,25 @@ def test_a_slow_rank_whose_peer_idles_as_long_is_named_without_a_price():
     assert slow.where["rank"] == 1
     assert slow.removal_gain_frac is None
     assert "16." in str(slow.claim)
+
+
+def test_a_peer_that_works_as_long_elsewhere_is_not_called_idle():
+    """Fails when a rank with slower passes and less other work costs a run all its causes."""
+    both = ("dp-0", (0, 1))
+    members = [
+        [
+            op
+            for step in range(12)
+            for op in (
+                ("work", (20 + 10 * rank) * MS, step, "forward", 0, 0),
+                ("work", 40 * MS, step, "backward", 0, 0),
+                ("collective", step, both, "dp", "all_reduce", 1 << 20, WIRE),
+                ("work", (20 - 10 * rank) * MS, step, "optimizer", 0, -1),
+                ("end", step, 4096),
+            )
+        ]
+        for rank in range(2)
+    ]
+    job = Job(layout=ParallelLayout(dp=2), microbatches=1, steps=12)
+    result = diagnose(capture_of(job, members))
+    assert not any("idle as long" in limit for limit in texts(result.limits))
