@@ -11,6 +11,7 @@ from meshscope.dashboard import loaded_run
 from meshscope.dashboard.background import Background
 from meshscope.dashboard.kept_analysis import KeptAnalyses
 from meshscope.dashboard.kept_pages import KeptPages
+from meshscope.dashboard.loaded_run import placement
 from meshscope.dashboard.run_files import ANALYSIS
 from meshscope.dashboard.store import RunStore
 
@@ -37,6 +38,13 @@ def test_the_page_of_communication_is_kept(folder, tmp_path, monkeypatch):
     assert after.communication() == before
     assert before["collective_count"] > 0
     assert before["expected"]["rows"] or before["expected"]["unknown"]
+
+
+def test_the_mesh_on_the_hosts_is_kept(folder, tmp_path, monkeypatch):
+    """Fails when each restart measures a run again for the price of its placement, or says something else of it."""
+    before = placement(opened(folder, tmp_path / "cache"))
+    monkeypatch.setattr(loaded_run, "placement_to_json", None)
+    assert placement(opened(folder, tmp_path / "cache")) == before
 
 
 @pytest.mark.parametrize(
