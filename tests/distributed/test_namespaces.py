@@ -1,5 +1,7 @@
 """Training over real network stacks with one slow link: hosts are network namespaces, links are shaped."""
 
+from statistics import median
+
 import pytest
 from tests.namespaces import train_over, why_not
 
@@ -57,10 +59,13 @@ def test_a_slow_port_is_one_cause_with_host_and_interface(slow, diagnosis):
     assert f"eth0 of host {link.where['host']}" in str(link.claim)
 
 
-def test_a_slow_port_costs_what_the_job_is_slower_by(diagnosis, tmp_path):
+def test_a_slow_port_costs_what_the_job_is_slower_by(diagnosis, tmp_path_factory):
     """Fails when only the fastest way of a collective is priced, and the rest is nobody's."""
-    fast = diagnose(load_trace(train_over(tmp_path, {}, ranks=4, arguments=JOB)))
-    true_frac = 1 - fast.step_time_ns / diagnosis.step_time_ns
+    # The step of one job without a limit varies by several per cent from start to start.
+    folders = [tmp_path_factory.mktemp("fast") for _ in range(3)]
+    runs = [train_over(folder, {}, ranks=4, arguments=JOB) for folder in folders]
+    fast_ns = median(diagnose(load_trace(run)).step_time_ns for run in runs)
+    true_frac = 1 - fast_ns / diagnosis.step_time_ns
     (link,) = (one for one in diagnosis.findings if one.kind == "slow_link")
     assert link.cost_frac == pytest.approx(true_frac, abs=PRICE)
 
