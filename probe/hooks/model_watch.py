@@ -19,6 +19,8 @@ _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "model")
 """Attributes by which wrappers hold the module that they wrap."""
 _CONFIGURATIONS = ("config", "model_config", "model_args")
 """Attributes of a model: of transformers, of picotron, and, last, of torchtitan."""
+_MULTI_TOKEN = ("mtp", "nextn")
+"""What names of such layers hold."""
 _MOST_WRAPPERS = 6
 
 Learn = Callable[[Mapping[str, Any]], None]
@@ -58,6 +60,8 @@ class ModelWatch:
         try:
             if config is not None:
                 fields: dict[str, object] | None = {**model_fields(config), "seq_len": length}
+                if not _predicts_more_tokens(module):
+                    fields.pop("mtp_layers", None)
             else:
                 fields = fields_of_modules(module, length) if self._is_whole else None
             if fields is not None:
@@ -65,6 +69,13 @@ class ModelWatch:
                 self._learn({"model": fields})
         except ConfigError:
             return  # MFU stays unknown: a model that no formula counts.
+
+
+def _predicts_more_tokens(module: Any) -> bool:
+    """Return whether a model has layers of multi-token prediction: classes of transformers leave them out."""
+    named = getattr(module, "named_modules", None)
+    names = (name for name, _ in named()) if named is not None else ()
+    return any(part in name.lower() for name in names for part in _MULTI_TOKEN)
 
 
 def config_of(module: Any) -> Any:

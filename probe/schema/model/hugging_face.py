@@ -1,8 +1,7 @@
 """The fields of our description from a Hugging Face ``config.json``.
 
 Families share names of sizes and differ in what their code builds without saying so: gated MLPs,
-biases, tied embeddings. What each builds is written here by ``model_type``, and tested against the
-parameters of the classes of transformers. A family that is not here, or a part that is no
+biases, tied embeddings. What each builds is in ``families`` by ``model_type``. A family that is not here, or a part that is no
 transformer layer, is refused: a guess would be a wrong MFU.
 """
 
@@ -13,6 +12,7 @@ from typing import Any
 
 from ...schema.message import message
 from ..errors import ConfigError
+from .families import FAMILIES, LEARNED_POSITIONS, LLAMA
 from .stated import MOST_LAYERS, check_counts, check_lists, check_switches
 
 _NAMES = {
@@ -27,13 +27,21 @@ _NAMES = {
     "experts_per_token": ("num_experts_per_tok", "moe_k", "moe_topk"),
     "mtp_layers": ("num_nextn_predict_layers",),
 }
+_SHARED = (
+    "n_shared_experts",
+    "num_shared_experts",
+    "moe_num_shared_experts",
+    "num_shared_expert",
+)
+"""How many experts are shared."""
 _COPIED = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 _COUNTS = (
     *(name for names in _NAMES.values() for name in names),
     *_COPIED,
-    *("n_positions", "max_position_embeddings", "intermediate_size_mlp", "n_shared_experts"),
-    *("moe_num_shared_experts", "num_shared_expert", "shared_expert_intermediate_size"),
+    *("n_positions", "max_position_embeddings", "intermediate_size_mlp"),
+    *_SHARED,
+    "shared_expert_intermediate_size",
     *("shared_intermediate_size", "first_k_dense_replace", "decoder_sparse_step"),
     *("interleave_moe_layer_step", "moe_layer_start_index", "moe_layer_interval"),
     *("max_window_layers", "attention_chunk_size", "expansion_ratio"),
@@ -45,58 +53,6 @@ _COUNTS_OR_NONE = ("sliding_window", "moe_layer_end_index", "sliding_window_patt
 """Some configs write -1 for none."""
 _LISTS = ("mlp_only_layers", "moe_layers", "mlp_layer_types", "layer_types")
 
-_LLAMA: dict[str, object] = {"gated": True}
-_QWEN2: dict[str, object] = {"gated": True, "qkv_bias": True}
-_QWEN3: dict[str, object] = {"gated": True, "qk_norm": True}
-_GEMMA: dict[str, object] = {"gated": True, "tied": True}
-_BIASED: dict[str, object] = {
-    "norm_shift": True,
-    "qkv_bias": True,
-    "out_bias": True,
-    "mlp_bias": True,
-}
-_FAMILIES: dict[str, dict[str, object]] = {
-    **dict.fromkeys(
-        ("llama", "mistral", "ministral", "mixtral", "phi3", "granite", "helium"), _LLAMA
-    ),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "granitemoe", "smollm3"), _LLAMA),
-    **dict.fromkeys(("internlm3", "seed_oss", "exaone", "minicpm", "llama4_text"), _LLAMA),
-    **dict.fromkeys(("qwen2", "qwen2_moe"), _QWEN2),
-    **dict.fromkeys(("qwen3", "qwen3_moe", "dots1", "hunyuan_v1_dense", "hunyuan_v1_moe"), _QWEN3),
-    "glm4_moe": _QWEN2,
-    "ernie4_5": {"gated": True, "tied": True},
-    "ernie4_5_moe": {"gated": True, "tied": True},
-    "gemma": _GEMMA,
-    "gemma2": {**_GEMMA, "norms_per_layer": 4},
-    "gemma3_text": {**_GEMMA, "norms_per_layer": 4, "qk_norm": True},
-    "glm": {**_QWEN2},
-    "glm4": {**_QWEN2, "norms_per_layer": 4},
-    "cohere": {"gated": True, "tied": True, "norms_per_layer": 1},
-    "cohere2": {"gated": True, "tied": True, "norms_per_layer": 1},
-    "olmo": {"gated": True, "norms_per_layer": 0},
-    "olmo2": _LLAMA,
-    "olmo3": _LLAMA,
-    "olmoe": _LLAMA,
-    "stablelm": {"gated": True, "norm_shift": True},
-    "gpt_oss": {"gated": True, "qkv_bias": True, "out_bias": True, "mlp_bias": True},
-    "phimoe": {"gated": True, "norm_shift": True, "qkv_bias": False},
-    "gpt2": {**_BIASED, "tied": True},
-    "gpt_bigcode": {**_BIASED, "tied": True},
-    "gpt_neox": _BIASED,
-    "opt": {**_BIASED, "tied": True},
-    "bloom": {**_BIASED, "tied": True},
-    "phi": {**_BIASED, "norms_per_layer": 1},
-    "gptj": {"norm_shift": True, "mlp_bias": True, "norms_per_layer": 1},
-    "codegen": {"norm_shift": True, "mlp_bias": True, "norms_per_layer": 1},
-    "starcoder2": {**_BIASED, "tied": True},
-    "falcon": {"norm_shift": True, "tied": True},
-    "mpt": {"tied": True},
-    "nemotron": {"norm_shift": True},
-    "arcee": {},
-    "persimmon": {**_BIASED, "qk_norm": True},
-}
-"""What each family builds; ``tied`` is what it does where its config does not say."""
-_LEARNED_POSITIONS = frozenset({"gpt2", "gpt_bigcode", "opt"})
 _REFUSED = {
     "vision_config": message("refused.vision_tower"),
     "audio_config": message("refused.audio_tower"),
@@ -124,7 +80,7 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
         if config.get(name):
             raise ConfigError(what, where=f"{where}: {name}", remedy=_STATE_IT)
     family = str(config.get("model_type") or "")
-    built = _FAMILIES.get(family)
+    built = FAMILIES.get(family)
     if built is None:
         if not _is_like_llama(config):
             raise ConfigError(
@@ -132,16 +88,17 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
                 where=f"{where}: model_type",
                 remedy=_STATE_IT,
             )
-        built = _LLAMA
+        built = LLAMA
+    config = _one_of_each(config)
     _check(config, where)
     found = {**built, **_sizes(config)}
     tied = config.get("tie_word_embeddings")
     if tied is not None:
         found["tied"] = bool(tied)
     _biases(config, family, found)
-    if family in _LEARNED_POSITIONS:
+    if family in LEARNED_POSITIONS:
         longest = _first(config, ("n_positions", "max_position_embeddings")) or 0
-        found["learned_positions"] = int(longest) + (2 if family == "opt" else 0)
+        found["learned_positions"] = int(longest) + (2 if family in ("opt", "biogpt") else 0)
     _attention(config, family, found)
     if found.get("experts"):
         _experts(config, family, found)
@@ -149,6 +106,17 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
         found.pop("experts_per_token", None)
     _window(config, family, found)
     return found
+
+
+def _one_of_each(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the config with one count where it states the same for each layer."""
+    counts = {name: config[name] for name in _COUNTS if isinstance(config.get(name), list)}
+    same = {
+        name: of_layers[0]
+        for name, of_layers in counts.items()
+        if len(set(map(str, of_layers))) == 1
+    }
+    return {**config, **same}
 
 
 def _check(config: Mapping[str, Any], where: str) -> None:
@@ -163,7 +131,13 @@ def _check(config: Mapping[str, Any], where: str) -> None:
 
 
 def _is_like_llama(config: Mapping[str, Any]) -> bool:
-    """Return whether a family that is not known here states all that llama does."""
+    """Return whether a family that is not known here states all that llama does.
+
+    One with experts never does: how many are shared, which layers are dense, and what gates
+    them has other names in each family.
+    """
+    if _first(config, _NAMES["experts"]):
+        return False
     stated = ("model_type", "rms_norm_eps", "intermediate_size", "num_key_value_heads", "head_dim")
     gated = str(config.get("hidden_act")) in ("silu", "swish")
     return gated and all(config.get(name) for name in stated) and "tie_word_embeddings" in config
@@ -229,8 +203,10 @@ def _experts(config: Mapping[str, Any], family: str, found: dict[str, object]) -
     if isinstance(width, list):
         width = width[0] if len(set(width)) == 1 else None
     found["expert_ffn_size"] = width
-    count = _first(config, ("n_shared_experts", "moe_num_shared_experts", "num_shared_expert"))
+    count = _first(config, _SHARED)
     shared = _first(config, ("shared_expert_intermediate_size", "shared_intermediate_size"))
+    if family == "hunyuan_v1_moe" and count is None:
+        count = 1
     if family == "llama4_text":
         count, found["ffn_size"] = 1, config.get("intermediate_size_mlp", ffn)
     if isinstance(count, int) and isinstance(width, int):

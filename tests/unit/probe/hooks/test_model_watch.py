@@ -99,3 +99,19 @@ def test_arguments_of_a_model_that_is_not_known_tell_tokens_alone():
     module = SimpleNamespace(model_args=arguments, training=True)
     assert ModelWatch(told.append).tokens(module, (IDS,), {}) == 96
     assert not told
+
+
+@pytest.mark.parametrize(("name", "layers"), [("mtp", 1), ("other", 0)])
+def test_layers_of_multi_token_prediction_count_where_they_are_built(name, layers):
+    """MFU of a DeepSeek-V3 of transformers, which leaves them out, would be 2 % too high."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.config = SimpleNamespace(model_type="llama", to_dict=lambda: config)
+            self.add_module(name, torch.nn.Linear(4, 4))
+
+    config = CONFIG | {"num_nextn_predict_layers": 1}
+    told = []
+    assert ModelWatch(told.append).tokens(Model(), (IDS,), {}) == 96
+    assert told[0]["model"].get("mtp_layers", 0) == layers

@@ -164,6 +164,41 @@ def test_configs_have_the_parameters_of_their_classes(config, parameters):
     )
 
 
+_LIKE_LLAMA: dict[str, object] = {
+    "model_type": "made_up",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "head_dim": 32,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "vocab_size": 1000,
+}
+
+
+def test_a_dense_family_that_states_all_of_llama_is_counted_like_it():
+    """MFU of each new family would be unknown until we know its name."""
+    made_up = describe_model(_LIKE_LLAMA, seq_len=128)
+    assert flops_per_token(made_up) == flops_per_token(
+        describe_model(_LIKE_LLAMA | {"model_type": "llama"}, seq_len=128)
+    )
+
+
+def test_a_count_for_each_layer_is_one_where_all_are_alike():
+    """Hunyuan's own configs would be refused: they state experts as lists."""
+    counts: dict[str, object] = {"num_experts": 8, "moe_topk": 2, "num_shared_expert": 1}
+    lists = {name: [count] * 4 for name, count in counts.items()} | {"num_experts": 8}
+    models = [
+        describe_model(_LIKE_LLAMA | {"model_type": "hunyuan_v1_moe"} | stated, seq_len=128)
+        for stated in (counts, lists)
+    ]
+    assert models[0] == models[1]
+    assert models[0].shared_ffn_size == 512
+
+
 @pytest.mark.parametrize(
     ("config", "word"),
     [
@@ -171,6 +206,7 @@ def test_configs_have_the_parameters_of_their_classes(config, parameters):
         ({"model_type": "mamba", "hidden_size": 768, "state_size": 16}, "without attention"),
         ({"model_type": "gemma3", "text_config": {}, "vision_config": {"x": 1}}, "vision"),
         ({"model_type": "made_up", "hidden_size": 8, "num_hidden_layers": 2}, "unknown family"),
+        (_LIKE_LLAMA | {"num_experts": 8, "num_experts_per_tok": 2}, "unknown family"),
         (
             {
                 "model_type": "llama",
@@ -180,7 +216,7 @@ def test_configs_have_the_parameters_of_their_classes(config, parameters):
             "linear_attention",
         ),
     ],
-    ids=["t5", "mamba", "vision", "unknown", "linear"],
+    ids=["t5", "mamba", "vision", "unknown", "experts of an unknown one", "linear"],
 )
 def test_what_no_formula_counts_is_refused(config, word):
     """A guess would be a wrong MFU instead of none."""
