@@ -59,9 +59,7 @@ class ModelWatch:
         config = config_of(module)
         try:
             if config is not None:
-                fields: dict[str, object] | None = {**model_fields(config), "seq_len": length}
-                if not _predicts_more_tokens(module):
-                    fields.pop("mtp_layers", None)
+                fields = _fields_of(config, module, length)
             else:
                 fields = fields_of_modules(module, length) if self._is_whole else None
             if fields is not None:
@@ -69,6 +67,13 @@ class ModelWatch:
                 self._learn({"model": fields})
         except ConfigError:
             return  # MFU stays unknown: a model that no formula counts.
+
+
+def _fields_of(config: Any, module: Any, length: int) -> dict[str, object] | None:
+    fields = {**model_fields(config), "seq_len": length}
+    if not _predicts_more_tokens(module):
+        fields.pop("mtp_layers", None)
+    return fields
 
 
 def _predicts_more_tokens(module: Any) -> bool:
