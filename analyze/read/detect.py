@@ -16,6 +16,16 @@ _BINARY = (
 _TEXT = {b"{": Container.OBJECT, b"[": Container.LIST, b"<": Container.MARKUP}
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_TEXT_BYTES = re.compile(rb"[\t\n\r\x20-\x7e\x80-\xff]*+")
+_OF_CONTAINER = {
+    Container.OBJECT: message("foreign.other_json"),
+    Container.LIST: message("foreign.other_json"),
+    Container.MARKUP: message("foreign.other_markup"),
+    Container.PICKLE: message("foreign.other_pickle"),
+    Container.PARQUET: message("foreign.other_parquet"),
+    Container.SQLITE: message("foreign.other_sqlite"),
+}
+"""What a file is whose content is of no profiler that we know."""
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')
 _SCHEMA = re.compile(rb'"schema"\s*:\s*"')
 
@@ -40,8 +50,8 @@ def _container_of(head: bytes) -> Container | None:
     return _TEXT.get(head.lstrip()[:1])
 
 
-def why_unknown(file: InputFile) -> Message | None:
-    """Return why a file of unknown format is none; None where that is not plain."""
+def why_unknown(file: InputFile) -> Message:
+    """Return what a file of unknown format is made of."""
     head = file.head()
     if not head:
         return message("foreign.empty")
@@ -49,7 +59,12 @@ def why_unknown(file: InputFile) -> Message | None:
         return message("foreign.wide_text")
     if _NODES.search(head) and _SCHEMA.search(head):
         return message("foreign.execution_trace")
-    return None
+    container = _container_of(head)
+    if container is not None:
+        return _OF_CONTAINER[container]
+    if _TEXT_BYTES.fullmatch(head):
+        return message("foreign.other_text")
+    return message("foreign.other_binary")
 
 
 WHAT_WE_READ = message("advice.formats")

@@ -122,6 +122,27 @@ _SIGNS = (
         _name(r"^(?:data\.pkl|byteorder|\.format_version)$"),
     ),
     _Sign(
+        Foreign(message("foreign.packed"), message("convert.packed")),
+        head=re.compile(rb"\A(?:7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|\x04\x22\x4d\x18|\x5d\0\0.\0\xff)"),
+    ),
+    _Sign(
+        Foreign(message("foreign.tensorboard"), message("convert.tensorboard")),
+        _name(r"\btfevents\b"),
+    ),
+    _Sign(
+        Foreign(message("foreign.linux_perf"), message("convert.host_profile")),
+        head=re.compile(rb"\APERFILE2"),
+    ),
+    _Sign(
+        Foreign(message("foreign.host_samples"), message("convert.host_profile")),
+        _name(r"\.(?:prof|cprofile|pstats|speedscope\.json)$"),
+        re.compile(rb"www\.speedscope\.app/file-format-schema"),
+    ),
+    _Sign(
+        Foreign(message("foreign.wide_text"), message("convert.wide_text")),
+        head=re.compile(rb"\A(?:\xff\xfe|\xfe\xff)"),
+    ),
+    _Sign(
         Foreign(
             message("foreign.html"),
             message("convert.html"),
@@ -157,9 +178,7 @@ def nothing_readable(path: Path, count: int, unknown: Sequence[InputFile] = ()) 
     what = (
         message("refused.no_trace") if count == 1 else message("refused.no_trace_of", count=count)
     )
-    reasons = _distinct(
-        [*(one.what for one in known), *filter(None, map(why_unknown, looked_into))]
-    )
+    reasons = _distinct([*(one.what for one in known), *map(why_unknown, looked_into)])
     if reasons:
         what = message("refused.because", what=what, reasons=reasons)
     remedies = [*_distinct(one.remedy for one in known), WHAT_WE_READ]

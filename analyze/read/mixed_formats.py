@@ -94,7 +94,7 @@ def _left_out(kind: InputFormat, files: Sequence[InputFile]) -> Limit:
     if kind is InputFormat.UNKNOWN:
         # Only those that are named are looked into.
         reasons = ((file.name, why_unknown(file)) for file in files)
-        names = (name + (f" ({why})" if why else "") for name, why in reasons)
+        names = (f"{name} ({why})" for name, why in reasons)
     else:
         names = (file.name for file in files)
     shown = listed(names, count=len(files), most=_SHOWN)

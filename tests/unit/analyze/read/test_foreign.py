@@ -31,6 +31,12 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 278935599
         ("ascend_pytorch_profiler_0.db", b"SQLite format 3\0", "Ascend", "trace_view.json"),
         ("trace.pftrace", b"\n\1\2", "Perfetto", "traceconv"),
         ("page.json", b"<!DOCTYPE html><html>", "HTML", "raw file"),
+        ("a.7z", b"7z\xbc\xaf\x27\x1c\0\4", "packed by 7z", "Unpack"),
+        ("a.json.lz4", b"\x04\x22\x4d\x18d@", "LZ4", "Unpack"),
+        ("events.out.tfevents.17.host", b"\x18\0\0\0", "TensorBoard", "pt.trace.json"),
+        ("perf.data", b"PERFILE2\1", "Linux perf", "meshscope run"),
+        ("py.speedscope.json", b'{"profiles": []}', "Python functions", "export_chrome_trace"),
+        ("rank0.json", '{"traceEvents": []}'.encode("utf-16"), "UTF-16", "iconv"),
     ],
 )
 def test_what_it_is_and_the_way_out(tmp_path, name, content, what, way_out):
@@ -67,6 +73,25 @@ def packed(folder, form):
     else:
         path.write_bytes({"xz": lzma, "bz2": bz2}[form].compress(content))
     return path
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b'{"loss": 1.2}', "JSON without events"),
+        (b"<?xml version='1.0'?><svg/>", "XML"),
+        (b"\x80\x04N.", "pickle without"),
+        (b"PAR1PAR1", "parquet without"),
+        (b"SQLite format 3\0", "SQLite database without"),
+        (b"step 1 loss 3.2\n", "text"),
+        (b"\1\2\3\0\0", "binary data"),
+    ],
+)
+def test_what_is_of_no_tool_is_named_by_its_form(tmp_path, content, what):
+    """Fails when who gives a wrong file does not see which one it was."""
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(TraceFormatError, match=what):
+        import_trace(tmp_path / "file")
 
 
 @pytest.mark.parametrize("form", ["zip", "zst", "xz", "bz2"])
