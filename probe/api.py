@@ -167,6 +167,7 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
     schedule: str | None = None,
     microbatches: int | None = None,
     tokens_per_step: int | None = None,
+    flops_per_token: float | None = None,
     peak_flops: float | None = None,
     peak_source: str | None = None,
     device_name: str | None = None,
@@ -185,6 +186,8 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
         schedule: A ``ScheduleKind``.
         microbatches: Microbatches of a step on one replica.
         tokens_per_step: Tokens of a step over all replicas.
+        flops_per_token: FLOPs of training on one token, forward and backward, of a model that no
+            field describes: MFU then counts these.
         peak_flops: Peak of one device at the training dtype, in flop/s.
         peak_source: Where that peak comes from.
         device_name: Device model of the ranks.
@@ -197,6 +200,7 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
         "schedule": schedule,
         "microbatches": microbatches,
         "tokens_per_step": tokens_per_step,
+        "flops_per_token": flops_per_token,
         "peak_flops": peak_flops,
         "peak_source": peak_source,
         "device_name": device_name,

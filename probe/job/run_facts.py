@@ -32,6 +32,7 @@ _FACTS = frozenset(
         "schedule",
         "microbatches",
         "tokens_per_step",
+        "flops_per_token",
         "peak_flops",
         "peak_source",
         "device_name",

@@ -42,6 +42,7 @@ _EMPTY_MANIFEST: dict[str, Any] = {
     "schedule": None,
     "microbatches": None,
     "tokens_per_step": None,
+    "flops_per_token": None,
     "peak_flops": None,
     "peak_source": None,
     "device_name": None,
@@ -88,8 +89,8 @@ def write_run_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 
     Keys: created_unix_ns, world_size, layout (``ParallelLayout.to_json``),
     model (num_layers, hidden_size, ffn_size, num_heads, seq_len, vocab_size,
-    parameters), schedule, microbatches, tokens_per_step, peak_flops,
-    peak_source, device_name, capture_level, software, command. Those left out
+    parameters), schedule, microbatches, tokens_per_step, flops_per_token,
+    peak_flops, peak_source, device_name, capture_level, software, command. Those left out
     are written as unknown; others are kept as they are.
 
     Raises:

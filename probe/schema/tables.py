@@ -89,6 +89,13 @@ RUN = TableSpec(
             nullable=True,
         ),
         Column(
+            "flops_per_token",
+            "float64",
+            "flop",
+            "FLOPs of training on one token, as stated",
+            nullable=True,
+        ),
+        Column(
             "peak_flops",
             "float64",
             "flop/s",

@@ -11,6 +11,8 @@ from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import Text, message
 
+STATED = "stated"
+"""Convention of FLOPs that the user states: what they count is for him to know."""
 _APART = 0.05
 """Stated tokens that differ by more from those that the ranks recorded contradict them."""
 _SPARSE = (1.9, 2.1)
@@ -21,7 +23,7 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     """Return MFU = model FLOPs of a step / (world size x peak x step time).
 
     Model FLOPs are counted by all conventions (``probe.schema.model.conventions``); ``mfu`` is that
-    of the default one. Packed documents count by their real lengths where these were recorded. HFU
+    of the default one, or of what the user states where no formula counts his model. Packed documents count by their real lengths where these were recorded. HFU
     is None here: it needs to know what was recomputed.
 
     Args:
@@ -35,11 +37,16 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     if known.model is not None and tokens is not None:
         keys = keys_per_token(trace)
         flops = {name: flops_per_token(known.model, name, keys) * tokens for name in CONVENTIONS}
+    stated = run.get("flops_per_token")
+    convention = DEFAULT_CONVENTION
+    if isinstance(stated, float) and stated > 0:
+        convention = STATED
+        flops |= {STATED: stated * tokens} if tokens is not None else {}
     peak, source = device_peak(trace)
     world = run.get("world_size")
     seconds = (step_time_ns or 0.0) * 1e-9
     missing = (
-        (known.unknown_because, known.model is None),
+        (known.unknown_because, known.model is None and convention != STATED),
         (message("lacks.tokens"), tokens is None),
         (_peak_name(source), peak is None),
         (message("lacks.ends_of_steps"), not seconds > 0),
@@ -50,10 +57,10 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     if not unknown and peak is not None and isinstance(world, int):
         mfu = {name: value / (world * peak * seconds) for name, value in flops.items()}
     return Utilization(
-        mfu=mfu.get(DEFAULT_CONVENTION),
+        mfu=mfu.get(convention),
         hfu=None,
-        flops_per_step=flops.get(DEFAULT_CONVENTION),
-        flops_convention=DEFAULT_CONVENTION,
+        flops_per_step=flops.get(convention),
+        flops_convention=convention,
         peak_flops=peak,
         peak_source=source,
         tokens_per_s=tokens / seconds if tokens is not None and seconds > 0 else None,

@@ -110,7 +110,14 @@ def _other_hosts(trace: Trace, stated: StatedTopology) -> list[Limit]:
     ]
 
 
-_CHECKED = ("tokens_per_step", "microbatches", "schedule", "device_name", "peak_flops")
+_CHECKED = (
+    "tokens_per_step",
+    "flops_per_token",
+    "microbatches",
+    "schedule",
+    "device_name",
+    "peak_flops",
+)
 """Facts of a run that a trace may hold too."""
 
 

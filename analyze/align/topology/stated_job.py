@@ -26,12 +26,20 @@ from .stated_memory import CAPACITY, MEMORY_FIELDS, memory_field
 _FILES = {"hugging_face": fields_of_hugging_face, "megatron": fields_of_megatron}
 """Keys of ``[model]`` that name a file, and its reader; other keys take the place of what it says."""
 _COUNTS = ("tokens_per_step", "global_batch_size", "micro_batch_size", "microbatches")
-_TRAINING = (*_COUNTS, "schedule", "peak_flops", "peak_source", "device_name", *MEMORY_FIELDS)
+_TRAINING = (
+    *_COUNTS,
+    "flops_per_token",
+    "schedule",
+    "peak_flops",
+    "peak_source",
+    "device_name",
+    *MEMORY_FIELDS,
+)
 MEMORY_SETTINGS, ARGUMENTS = "memory_settings", "training_arguments"
 """Keys of a run that no table holds: fields about memory, and Megatron's arguments."""
 _MOST = 1 << 50
 _MOST_FLOPS = 1e18
-"""A device of more flop/s at peak does not exist."""
+"""A device of more flop/s at peak does not exist, and no token takes as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,12 +189,14 @@ def _field(name: str, value: object, where: str) -> object:
                 remedy=message("advice.write_at_least", least=1),
             )
         return value
-    if name == "peak_flops":
+    if name in ("peak_flops", "flops_per_token"):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 < float(str(value)) <= _MOST_FLOPS:
-            raise ConfigError(
-                message("refused.no_peak", value=value), where=where, remedy=message("advice.peak")
-            )
+            what, remedy = message("refused.no_peak", value=value), message("advice.peak")
+            if name == "flops_per_token":
+                what = message("refused.no_flops", value=value)
+                remedy = message("advice.flops_of_token")
+            raise ConfigError(what, where=where, remedy=remedy)
         return float(str(value))
     if name == "schedule" and value not in tuple(ScheduleKind):
         raise ConfigError(

@@ -90,3 +90,15 @@ def test_one_rank_without_groups_is_its_own_mesh():
     run = {**RUN, "world_size": 1, "tokens_per_step": None}
     use = utilization(trace_of(run=run, step=steps, layout=None), 0.5e9)
     assert use.tokens_per_s == 128.0
+
+
+@pytest.mark.parametrize("known", [{}, dict.fromkeys(("hidden_size", "parameters"))])
+def test_stated_flops_of_a_token_are_what_counts(known):
+    """A model with a vision tower or without attention could have no MFU at all."""
+    use = of(flops_per_token=5000.0, **known)
+    assert use.mfu == use.mfu_by_convention["stated"] == pytest.approx(5000 * 50 / (4 * 1e6 * 0.5))
+    assert use.flops_convention == "stated"
+    assert (use.mfu_by_convention["nonembedding"] is None) == bool(known)
+    without = of(flops_per_token=5000.0, tokens_per_step=None)
+    assert without.mfu is None
+    assert "tokens" in str(without.unknown_because)

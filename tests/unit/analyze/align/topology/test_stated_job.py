@@ -53,6 +53,15 @@ def test_a_config_of_hugging_face_gives_mfu(tmp_path):
     assert result.run["model"]["kv_heads"] == 8
 
 
+def test_flops_of_a_token_give_mfu_without_a_model(tmp_path):
+    """Whoever trains a model that no formula counts would never learn its MFU."""
+    training = "[training]\ntokens_per_step = 4096\nflops_per_token = 5e10\npeak_flops = 1e15\n"
+    result = diagnose(stated(tmp_path, training))
+    seconds = result.step_time_ns * 1e-9
+    assert result.utilization.mfu == pytest.approx(5e10 * 4096 / (4 * 1e15 * seconds))
+    assert result.utilization.flops_convention == "stated"
+
+
 MEGATRON_LOG = """
 ------------------------ arguments ------------------------
   group_query_attention ........................... True
@@ -132,6 +141,8 @@ def test_the_file_of_the_model_is_kept_with_the_run(tmp_path):
         ("[model]\nmegatron = 3\n", "no file"),
         ("[training]\ntokens_per_step = -4\n", "no count"),
         ("[training]\npeak_flops = -1.0\n", "no peak"),
+        ("[training]\nflops_per_token = true\n", "no number of FLOPs"),
+        ("[training]\nflops_per_token = 1e40\n", "no number of FLOPs"),
         ('[training]\nschedule = "fast"\n', "no schedule"),
         ("[training]\ntokens = 4\n", "unknown field 'tokens'"),
         ("model = 3\n", "no table"),
