@@ -91,7 +91,7 @@ RUN = TableSpec(
         Column(
             "flops_per_token",
             "float64",
-            "flop",
+            "flop/token",
             "FLOPs of training on one token, as stated",
             nullable=True,
         ),
