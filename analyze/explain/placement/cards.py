@@ -39,6 +39,7 @@ class Unchecked(StrEnum):
     SOCKETS = "network_card_socket"
     SPEEDS = "rail_speed"
     EXPERTS = "place_of_experts"
+    ORDERS = "orders_without_price"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

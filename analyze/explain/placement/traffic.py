@@ -24,6 +24,7 @@ from ...tables.trace import Trace
 from ..run_account import Account
 from .crossing import FloatArray, Pattern
 from .members import Members, expert_places, recorded_members
+from .trains import longest_trains
 
 _PLACED = (Axis.TP, Axis.PP, Axis.DP, Axis.CP, Axis.EP)
 
@@ -44,6 +45,8 @@ class Traffic:
     """The part of the wire time that no size explains: hops, launching, synchronising."""
     hops: float = 0.0
     """In a step of a rank: turns of the rings, one for each message."""
+    train_bytes: float = 0.0
+    """The most that a rank sends in one go, the mean over ranks."""
     members: tuple[Members, ...] = ()
     """The groups, where all of them were recorded: sums of gradients may join replicas and parts of the sequence."""
 
@@ -73,12 +76,15 @@ def traffic_of(account: Account) -> tuple[Traffic, ...]:
             "wire": own,
             "fixed": np.fmin(np.nan_to_num(of_event), own),
             "hops": _hops(frame, members),
+            "rank": frame["rank"].to_numpy(np.int64),
+            "starts": frame["split_ns"].to_numpy(np.float64),
         }
     )
     experts = expert_places(account.trace)
     placed = [axis for axis in _PLACED if axis is not Axis.EP or experts is not None]
     known = table[(table["sent"] > 0) & (table["wire"] > 0) & axis.isin(placed).to_numpy()]
-    per = len(account.windows.steps) * max(len(account.trace.ranks), 1)
+    ranks = max(len(account.trace.ranks), 1)
+    per, trains = len(account.windows.steps) * ranks, longest_trains(known, ranks)
     sums = known.groupby(["axis", "pattern"])[["sent", "wire", "fixed", "hops"]].sum() / per
     of_axis = sums["wire"].groupby(level="axis").sum()
     groups = _members(account.trace, layout, known)
@@ -98,6 +104,7 @@ def traffic_of(account: Account) -> tuple[Traffic, ...]:
             * float(wire / of_axis[name]),
             fixed_ns=float(fixed_ns),
             hops=float(hops),
+            train_bytes=float(trains[name, kind]),
             members=groups.get((str(name), str(kind)), ()),
         )
         for (name, kind), (sent, wire, fixed_ns, hops) in zip(

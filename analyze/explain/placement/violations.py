@@ -19,12 +19,10 @@ from ...tables.trace import Trace
 from ..run_account import Account
 from .cards import CardViolation, card_violations
 from .crossing import Pattern, exits, groups_of, ring_turns
+from .estimates import NoPrice
 from .members import expert_places, ranks_of_places
-from .prices import best_order
-from .traffic import traffic_of
-
-MIN_GAIN_FRAC = 0.01
-"""Predicted gain, as a share of the step, from which another order is proposed."""
+from .prices import BestOrder, best_order
+from .traffic import Traffic, traffic_of
 
 
 class ViolationCode(StrEnum):
@@ -49,7 +47,7 @@ class Violation:
     exposed_ns: float
     """Exposed transfer time of the axis per step, mean of the ranks; a gain also has what others wait for it."""
     gain_ns: float | None
-    """Predicted gain of the proposed order per step; None if no rate is known or none is better."""
+    """Predicted gain of the proposed order per step; None if none that has a price is better."""
     own_gain_ns: float | None
     """The part of it that is there if only this axis is faster."""
     order: str | None
@@ -65,6 +63,8 @@ class Placement:
     unknown: str | None
     """Code of what is missing: ``layout`` or ``hosts``."""
     violations: tuple[Violation, ...] = ()
+    no_price: NoPrice | None = None
+    """Why an order that could be better has no price; None where all such orders have one."""
     cards: tuple[CardViolation, ...] = ()
 
 
@@ -115,22 +115,29 @@ def placement(account: Account) -> Placement:
     if hosts is None or trace.layout is None:
         return Placement(hosts=None, unknown=unknown)
     codes = crossing_codes(trace.layout, hosts, expert_places(trace))
-    found = tuple(_priced(codes, account, trace.layout, host_numbers(hosts))) if codes else ()
     cards = card_violations(trace, account)
-    return Placement(hosts=hosts, unknown=None, violations=found, cards=cards)
+    if not codes:
+        return Placement(hosts=hosts, unknown=None, cards=cards)
+    numbers, traffic = host_numbers(hosts), traffic_of(account)
+    best, no_price = best_order(account, trace.layout, numbers, traffic)
+    return Placement(
+        hosts=hosts,
+        unknown=None,
+        violations=tuple(_priced(codes, best, trace.layout, numbers, traffic)),
+        no_price=no_price,
+        cards=cards,
+    )
 
 
 def _priced(
     codes: list[tuple[ViolationCode, Axis]],
-    account: Account,
+    best: BestOrder | None,
     layout: ParallelLayout,
     hosts: IntArray,
+    traffic: Sequence[Traffic],
 ) -> Iterator[Violation]:
-    traffic = traffic_of(account)
-    best = best_order(account, layout, hosts, traffic)
-    helps = best is not None and best.gain_ns >= MIN_GAIN_FRAC * account.windows.mean_ns
     for code, axis in codes:
-        if code is ViolationCode.PIPELINE_INSIDE and not helps:
+        if code is ViolationCode.PIPELINE_INSIDE and best is None:
             continue  # Gradients must cross somewhere: no fault unless another order is faster.
         own = [one for one in traffic if one.axis is axis]
         left = sum(exits(layout, hosts, axis, t.pattern, t.members) * t.sent_bytes for t in own)
@@ -139,9 +146,9 @@ def _priced(
             axis=axis,
             left_bytes=float(np.max(left)) if own else 0.0,
             exposed_ns=sum(one.exposed_ns for one in own),
-            gain_ns=best.gain_ns if best is not None and helps else None,
-            own_gain_ns=best.own_gain_ns.get(axis) if best is not None and helps else None,
-            order=best.order if best is not None and helps else None,
+            gain_ns=None if best is None else best.gain_ns,
+            own_gain_ns=None if best is None else best.own_gain_ns.get(axis),
+            order=None if best is None else best.order,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...wording.message import Message, message
 from .cards import CardCode, CardViolation, Unchecked
+from .estimates import NoPrice
 from .violations import ViolationCode
 
 CLAIMS = {
@@ -17,8 +18,15 @@ UNCHECKED = {
     Unchecked.SOCKETS: message("placement.no_sockets"),
     Unchecked.SPEEDS: message("placement.no_speeds"),
     Unchecked.EXPERTS: message("placement.no_experts"),
+    Unchecked.ORDERS: message("placement.no_port_speed"),
 }
 """What was not checked, and what would allow it."""
+
+NO_PRICE = {
+    NoPrice.PORT_SPEED: message("placement.beyond_recorded"),
+    NoPrice.INSIDE: message("placement.nothing_inside"),
+}
+"""Why the gain of other orders is unknown."""
 
 
 def card_text(found: CardViolation) -> Message:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
+from ...explain.placement.estimates import NoPrice
 from ...explain.placement.launch import Refusal, megatron_order
 from ...explain.placement.members import expert_places
 from ...explain.placement.violations import Violation, placement
-from ...explain.placement.words import CLAIMS, card_remedy, card_text
+from ...explain.placement.words import CLAIMS, NO_PRICE, card_remedy, card_text
 from ...explain.run_account import Account
 from ...tables.results import Finding, Where
 from ...tables.trace import Trace
@@ -49,8 +50,8 @@ def topology_violations(account: Account) -> Iterator[Finding]:
             cost_frac=cost,
             removal_gain_frac=gain,
             confidence=0.6 if gain is None else 0.7,
-            evidence=tuple(_evidence(found)),
-            remedy=_remedy(found, account.trace),
+            evidence=tuple(_evidence(found, result.no_price)),
+            remedy=_remedy(found, account.trace, result.no_price),
             cause=found.code.value,
         )
 
@@ -60,11 +61,11 @@ def violation_text(found: Violation) -> Message:
     return message("placement.claim", axis=found.axis.value, what=CLAIMS[found.code])
 
 
-def _evidence(found: Violation) -> Iterator[Message]:
+def _evidence(found: Violation, no_price: NoPrice | None) -> Iterator[Message]:
     yield message("placement.busiest_host", left_bytes=found.left_bytes)
     yield message("placement.exposed", exposed_ns=found.exposed_ns)
     if found.gain_ns is None:
-        yield message("placement.no_faster_order")
+        yield message("placement.no_faster_order") if no_price is None else NO_PRICE[no_price]
     else:
         yield message("placement.gain", order=found.order, gain_ns=found.gain_ns)
         yield message("placement.gain_basis")
@@ -72,7 +73,9 @@ def _evidence(found: Violation) -> Iterator[Message]:
             yield message("placement.own_gain", gain_ns=found.own_gain_ns)
 
 
-def _remedy(found: Violation, trace: Trace) -> Message:
+def _remedy(found: Violation, trace: Trace, no_price: NoPrice | None = None) -> Message:
+    if found.order is None and no_price is NoPrice.PORT_SPEED:
+        return message("placement.state_speed")
     if found.order is None or trace.layout is None:
         return message("placement.see_mesh")
     megatron = megatron_order(trace.layout, found.order, expert_places(trace))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...explain.placement.cards import CardViolation, card_violations, unchecked
+from ...explain.placement.cards import CardViolation, Unchecked, card_violations, unchecked
+from ...explain.placement.estimates import NoPrice
 from ...explain.placement.launch import (
     Refusal,
     expert_groups,
@@ -64,7 +65,9 @@ def placement_to_json(
         Placement(hosts=hosts, unknown=None, cards=cards) if account is None else placement(account)
     )
     step_ns = None if account is None else account.windows.mean_ns
-    rows = [_violation(one, step_ns) for one in found.violations]
+    rows = [_violation(one, found.no_price, step_ns) for one in found.violations]
+    if found.no_price is NoPrice.PORT_SPEED:
+        missing.append(Unchecked.ORDERS.value)
     if codes and account is None:
         # Pipeline neighbours on one host are a fault only where another order is faster.
         rows = [
@@ -91,12 +94,14 @@ _NO_PRICE = dict.fromkeys(
         "cost_frac",
         "gain_ns_per_step",
         "gain_frac",
+        "gain_unknown",
         "own_gain_ns_per_step",
     )
 )
 
 
-def _violation(found: Violation, step_ns: float | None) -> dict[str, Any]:
+def _violation(found: Violation, no_price: NoPrice | None, step_ns: float | None) -> dict[str, Any]:
+    is_unknown = found.gain_ns is None and no_price is not None
     step = step_ns or float("nan")
     return {
         "code": found.code.value,
@@ -106,6 +111,7 @@ def _violation(found: Violation, step_ns: float | None) -> dict[str, Any]:
         "cost_frac": found.exposed_ns / step,
         "gain_ns_per_step": found.gain_ns,
         "gain_frac": None if found.gain_ns is None else found.gain_ns / step,
+        "gain_unknown": no_price.value if no_price is not None and is_unknown else None,
         "own_gain_ns_per_step": found.own_gain_ns,
     }
 

@@ -8,9 +8,10 @@ from typing import Any
 from meshscope.probe.schema.layout import MESH_AXES
 
 from ...explain.placement.cards import Unchecked
+from ...explain.placement.estimates import NoPrice
 from ...explain.placement.launch import Refusal
 from ...explain.placement.violations import ViolationCode
-from ...explain.placement.words import CLAIMS, unchecked_text
+from ...explain.placement.words import CLAIMS, NO_PRICE, unchecked_text
 from ...wording.quantities import percent
 from ..document import Block, Lines, Table, Verbatim, facts, section
 from .amounts import left_out
@@ -86,6 +87,8 @@ def _price(one: dict[str, Any]) -> str:
     if one["exposed_ns_per_step"] is None:
         return "Cost unknown: no step was recorded."
     cost = f"Exposed: {one['exposed_ns_per_step'] / 1e6:.2f} ms per step ({percent(one['cost_frac'])})."
+    if one["gain_unknown"] is not None:
+        return f"{cost} {NO_PRICE[NoPrice(one['gain_unknown'])]}."
     if one["gain_ns_per_step"] is None:
         return f"{cost} No order is predicted to be 1 % faster at the rates of this run."
     gain = f"{one['gain_ns_per_step'] / 1e6:.2f} ms per step ({percent(one['gain_frac'])})"

@@ -27,6 +27,10 @@ def store(tmp_path_factory):
             costs=Costs(tp_ns=1_000_000),
         )
         write_run(job, *generate(job), folder).rename(folder / name)
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp"), ranks_per_host=4, steps=3
+    )
+    write_run(job, *generate(job), folder).rename(folder / "unpriced")
     return RunStore(folder)
 
 
@@ -44,6 +48,13 @@ def test_the_page_says_where_the_mesh_lies_badly(store):
     assert f"{violation['gain_ns_per_step'] / 1e6:.2f} ms per step" in text
     assert f'order=\\"{found["better_order"]["megatron_order"]}\\"' in text
     assert "rank 4=host0000 slot=2" in text
+
+
+def test_the_page_says_why_an_order_has_no_price(store):
+    """Fails when the page promises a gain, or none, where the command says that the speed of the ports is missing."""
+    text = drawn(store, "unpriced")
+    assert "Gain of other orders unknown" in text
+    assert "state the speed of each [[host.nic]]" in text
 
 
 def test_a_mesh_that_lies_well_is_drawn_without_an_order(store):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.tables import trace_of
 
 from meshscope.analyze.explain.placement.launch import (
     Refusal,
@@ -14,6 +15,7 @@ from meshscope.analyze.explain.placement.launch import (
     megatron_order,
 )
 from meshscope.analyze.findings.measure import measure
+from meshscope.analyze.findings.rules.placement import topology_violations
 from meshscope.analyze.output.json import topology_to_json
 from meshscope.analyze.output.render import to_markdown, to_plain
 from meshscope.analyze.output.text import topology_document
@@ -63,6 +65,50 @@ def test_good_mesh_has_no_violation():
     result = topology_to_json(job("pp-dp-cp-tp"))
     assert result["placement"]["violations"] == []
     assert "None found." in to_markdown(topology_document(result))
+
+
+def without_pipeline(speed=None):
+    """Return a job of tensor groups across two hosts and gradients inside, with the speed of the ports where it is given."""
+    layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
+    trace = generate(
+        SyntheticJob(layout=layout, microbatches=4, ranks_per_host=4, steps=3, costs=COSTS)
+    )[0]
+    if speed is None:
+        return trace
+    ports = [
+        {"host": host, "port": "eth0", "time_ns": 1, "speed_bytes_per_s": speed}
+        for host in sorted(set(trace.clocks.values()))
+    ]
+    sampled = trace_of(link_sample=ports)
+    return replace(trace, tables={**trace.tables, "link_sample": sampled.tables["link_sample"]})
+
+
+def test_an_order_beyond_what_was_recorded_has_no_price_without_the_speed_of_ports():
+    """Fails when a gain is promised at a rate that long messages never had, or the missing speed is not asked for."""
+    # The gradients, 200 MB in one go, would leave hosts that send 4 MiB at a time.
+    trace = without_pipeline()
+    result = topology_to_json(trace)
+    ((one,), text) = result["placement"]["violations"], to_plain(topology_document(result))
+    assert (one["gain_unknown"], one["gain_ns_per_step"]) == ("port_speed", None)
+    assert result["placement"]["better_order"] is None
+    assert "orders_without_price" in result["placement"]["not_checked"]
+    assert "Gain of other orders unknown" in text
+    assert "state the speed of each [[host.nic]]" in text
+    (found,) = topology_violations(measure(trace))
+    assert found.removal_gain_frac is None
+    assert found.evidence[-1].code == "placement.beyond_recorded"
+    assert found.remedy.code == "placement.state_speed"
+
+
+def test_with_the_speed_of_ports_every_order_has_a_price():
+    """Fails when the speed that the user was asked for changes nothing."""
+    trace = without_pipeline(speed=10e9)
+    result = topology_to_json(trace)
+    (one,) = result["placement"]["violations"]
+    assert one["gain_unknown"] is None
+    assert "No order is predicted to be 1 % faster" in to_plain(topology_document(result))
+    (found,) = topology_violations(measure(trace))
+    assert found.evidence[-1].code == "placement.no_faster_order"
 
 
 def test_unknown_hosts_are_said():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from meshscope.analyze.explain.placement.crossing import Pattern
+from meshscope.analyze.explain.placement.estimates import NoPrice, estimated_gains
 from meshscope.analyze.explain.placement.launch import host_list, rank_file
-from meshscope.analyze.explain.placement.prices import estimated_gains
 from meshscope.analyze.explain.placement.traffic import Traffic
 from meshscope.analyze.explain.placement.violations import (
     Violation,
@@ -60,7 +60,8 @@ def test_price_of_tensor_groups_across_hosts():
     layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
     # dp lies inside at 10 bytes/ns; tp crosses at 4 groups x 1000 / 4000 = 1 byte/ns a host.
     traffic = [one(Axis.TP, 1000, 4000), one(Axis.DP, 100, 10)]
-    order, (gain, _) = next(iter(estimated_gains(layout, host_numbers(HOSTS), traffic).items()))
+    priced = estimated_gains(layout, host_numbers(HOSTS), traffic).priced
+    order, (gain, *_) = next(iter(priced.items()))
     # tp inside: 1000 / 10; dp across: 2 groups x 100 at 1 byte/ns.
     assert gain == pytest.approx((4000 - 100) + (10 - 200))
     assert order is not None
@@ -72,9 +73,9 @@ def test_to_cross_hosts_makes_nothing_faster():
     layout = ParallelLayout(tp=2, dp=4)
     # Inside 1000 bytes in 4000 ns; across a host two groups send 2 x 100000 in 20000.
     traffic = [one(Axis.TP, 1000, 4000), one(Axis.DP, 100_000, 20_000)]
-    gains = estimated_gains(layout, host_numbers(HOSTS), traffic)
-    assert max(gain for gain, _ in gains.values()) == pytest.approx(0.0)
-    for _, ratios in gains.values():
+    gains = estimated_gains(layout, host_numbers(HOSTS), traffic).priced
+    assert max(gain for gain, *_ in gains.values()) == pytest.approx(0.0)
+    for _, ratios, _ in gains.values():
         assert ratios[Axis.TP, Pattern.RING] == 1.0
         assert ratios[Axis.DP, Pattern.RING] <= 1.0
 
@@ -86,7 +87,9 @@ def test_what_crosses_is_no_faster_than_the_ports():
     free, capped = (
         max(
             gain
-            for gain, _ in estimated_gains(layout, host_numbers(HOSTS), traffic, *most).values()
+            for gain, *_ in estimated_gains(
+                layout, host_numbers(HOSTS), traffic, *most
+            ).priced.values()
         )
         for most in ((), (0.5,))
     )
@@ -100,7 +103,8 @@ def test_no_price_without_a_rate():
     layout = ParallelLayout(tp=2, dp=4, order="tp-pp-dp-cp")
     # Nothing lies inside a host: only orders in which tp still crosses have a price.
     gains = estimated_gains(layout, host_numbers(HOSTS), [one(Axis.TP, 1000, 4000)])
-    assert {gain for gain, _ in gains.values()} == {0}
+    assert {gain for gain, *_ in gains.priced.values()} == {0}
+    assert {found.no_price for found in gains.unpriced.values()} == {NoPrice.INSIDE}
 
 
 def test_host_list_puts_the_groups_on_hosts():
@@ -170,6 +174,7 @@ def test_latency_moves_with_the_axis():
         fixed_ns=30,
         hops=3,
     )
-    _, (gain, _) = next(iter(estimated_gains(layout, host_numbers(HOSTS), [far, near]).items()))
+    priced = estimated_gains(layout, host_numbers(HOSTS), [far, near]).priced
+    _, (gain, *_) = next(iter(priced.items()))
     tensor, data = 6 * 10 + 100, 3 * 100 + 200
     assert gain == pytest.approx((4600 - tensor) + (40 - data))
