@@ -18,6 +18,7 @@ from ...wording.quantities import percent
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, relief_words, severity
 from .interfaces import known_interfaces
+from .link_ends import Way, shortage_of_like, slow_way
 from .link_rates import rates_without_ceiling
 from .starved import CONFIDENCE, REMEDY, starved_ends
 
@@ -72,26 +73,33 @@ def slow_links(account: Account) -> Iterator[Finding]:
         when = _slow_steps(account, own, cause)
         ends = _ends(account, own)
         starved = starved_ends(account, ends)
+        like = shortage_of_like(account, [own], ends) if starved else None
+        is_starved, way = bool(starved) and like is None, slow_way(account, own)
         yield Finding(
             kind=FindingKind.SLOW_LINK,
             severity=severity(cause.removal_gain_frac),
-            where={**cause.where, **when.where},
+            where={**cause.where, **({} if way is None else {"host": way.source}), **when.where},
             steps=when.steps,
             claim=f"Transfers on {place} of the {axis_label(cause.where['axis'])} axis take "
             f"{own.ratio:.1f} x as long {_against(own, when)}",
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
-            confidence=CONFIDENCE if starved else 0.7,
+            confidence=CONFIDENCE if is_starved else 0.7,
             evidence=(
                 _evidence(own, place),
+                *([] if way is None else [message("slow_link.way", **way._asdict())]),
                 *_shared(account, cause, causes, degraded),
                 *known_interfaces(account.trace, ends),
                 *relief_words(cause, account.windows.step_time_ns),
-                *starved,
+                *(starved if like is None else [like]),
             ),
-            remedy=(REMEDY if starved else "")
-            + f"Check the hardware path of {place}: errors, congestion, placement",
+            remedy=(REMEDY if is_starved else "")
+            + f"Check the hardware path of {place}{_from_to(way)}: errors, congestion, placement",
         )
+
+
+def _from_to(way: Way | None) -> str:
+    return "" if way is None else f" from host {way.source} to host {way.target}"
 
 
 def _ends(account: Account, own: Degraded) -> list[int]:

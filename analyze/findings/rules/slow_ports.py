@@ -14,6 +14,7 @@ from ...wording.message import Message, message
 from .bad_steps import bad_steps
 from .grading import MIN_COST, relief_words, severity
 from .interfaces import interface_names, interfaces
+from .link_ends import shortage_of_like
 from .starved import CONFIDENCE, PROCESSORS_FIRST, starved_ends
 
 CONFIDENCE_OF_PORT, CONFIDENCE_OF_EITHER = 0.8, 0.7
@@ -43,11 +44,13 @@ def _finding(account: Account, cause: Cause, own: SlowPort) -> Finding:
     ranks = frame.loc[own.events, "rank"].unique().tolist()
     at_port = [rank for rank in ranks if trace.clock_of(rank) in own.hosts]
     starved = starved_ends(account, at_port)
+    like = shortage_of_like(account, own.places, at_port) if starved else None
+    is_starved = bool(starved) and like is None
     ports = [port for host in own.hosts for port in interface_names(trace, host, at_port)]
     remedy = message("slow_port.remedy", hosts=own.hosts)
     if ports:
         remedy = message("slow_port.remedy_ports", hosts=own.hosts, ports=sorted(set(ports)))
-    if starved:
+    if is_starved:
         remedy = message("slow_wire.remedy_starved", first=PROCESSORS_FIRST, then=remedy)
     confidence = CONFIDENCE_OF_PORT if len(own.hosts) == 1 else CONFIDENCE_OF_EITHER
     excess = next(excess for place, excess in account.wires().places if place is own)
@@ -61,14 +64,14 @@ def _finding(account: Account, cause: Cause, own: SlowPort) -> Finding:
         claim=_claim(trace, own),
         cost_frac=cause.share_frac,
         removal_gain_frac=cause.removal_gain_frac,
-        confidence=CONFIDENCE if starved else confidence,
+        confidence=CONFIDENCE if is_starved else confidence,
         evidence=(
             *map(_place, own.places),
             *(message("slow_port.more", axis=axis, groups=groups) for axis, groups in own.more),
             *(interfaces(trace, host) for host in own.hosts),
             message("slow_port.together"),
             *relief_words(cause, account.windows.step_time_ns),
-            *starved,
+            *(starved if like is None else [like]),
         ),
         remedy=remedy,
     )

@@ -42,18 +42,30 @@ def starved_hosts(account: Account) -> dict[str, Message]:
 
     Nothing where transfers were not timed on the host, or no host was sampled.
     """
+    return {
+        host: message("crowded.tasks", host=host, tasks=round(load), cpus=round(cpus))
+        for host, (load, cpus) in _loads(account).items()
+        if load >= MIN_LOAD * cpus
+    }
+
+
+def load_of_hosts(account: Account) -> dict[str, float]:
+    """Return the runnable tasks a processor of each host that was sampled, where transfers were timed on the host."""
+    return {host: load / cpus for host, (load, cpus) in _loads(account).items()}
+
+
+def _loads(account: Account) -> dict[str, tuple[float, float]]:
+    """Return load and processors of each host of ranks."""
     frame, trace = account.events.frame, account.trace
     if frame.empty or not frame["host"].all() or not trace.row_count("host_sample"):
         return {}
     samples = trace.frame("host_sample")[["host", "cpus", "load_1m"]].dropna()
     usual = samples.groupby(samples["host"].astype(str))[["load_1m", "cpus"]].median()
-    found = {}
     hosts = {trace.clock_of(rank) for rank in trace.ranks if rank in trace.clocks}
+    found = {}
     for host in sorted(hosts.intersection(usual.index)):
         load, cpus = map(float, usual.loc[host].to_numpy(np.float64))
-        if load >= MIN_LOAD * cpus:
-            amounts = {"tasks": round(load), "cpus": round(cpus)}
-            found[host] = message("crowded.tasks", host=host, **amounts)
+        found[host] = (load, cpus)
     return found
 
 
