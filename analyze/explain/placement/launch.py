@@ -10,8 +10,11 @@ from math import prod
 import numpy as np
 
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+from meshscope.probe.schema.model import ModelDescription
 
+from ...formulas.flops import known_model
 from ...tables.arrays import IntArray
+from ...tables.trace import Trace
 from .members import ranks_of_places
 
 _MEGATRON_FLAGS = {"": ("pp", "dp", "cp", "tp"), "--use-tp-pp-dp-mapping": ("dp", "pp", "cp", "tp")}
@@ -46,9 +49,19 @@ class Refusal(StrEnum):
     """It stops at the order: stages have to vary slowest where experts are shared otherwise than sequences."""
     EXPERTS = "experts"
     """It takes the order, and puts the experts elsewhere than where they are priced."""
+    EXPERT_TENSORS = "expert_tensors"
+    """It takes the order, and splits each expert among other ranks than those of a tensor group."""
 
 
-def megatron_order(layout: ParallelLayout, order: str, experts: IntArray | None) -> str | Refusal:
+def may_have_experts(trace: Trace) -> bool:
+    """Return whether the model has experts, or may have: Megatron-core places them by a mesh of their own."""
+    model = known_model(trace.run).model
+    return not isinstance(model, ModelDescription) or model.experts > 0
+
+
+def megatron_order(
+    layout: ParallelLayout, order: str, experts: IntArray | None, *, has_experts: bool = False
+) -> str | Refusal:
     """Return the argument ``order`` of Megatron-core's ``initialize_model_parallel``, or why there is none.
 
     It builds two meshes in one order: tp, cp, dp and pp, and for experts tp, ep, pp and dp. Both have to have
@@ -60,11 +73,15 @@ def megatron_order(layout: ParallelLayout, order: str, experts: IntArray | None)
         layout: The mesh.
         order: Of the axes, slowest first.
         experts: As ``expert_places`` returns them.
+        has_experts: Whether there are any, also where no ranks share them. In their mesh no axis of the sequence lies
+            between the members of a tensor group.
 
     >>> megatron_order(ParallelLayout(tp=2, pp=2, dp=4), "pp-dp-cp-tp", None)
     'tp-cp-ep-dp-pp'
     >>> megatron_order(ParallelLayout(tp=2, pp=2, dp=4, ep=2), "dp-pp-cp-tp", None).value
     'stages'
+    >>> megatron_order(ParallelLayout(tp=2, cp=2), "pp-dp-tp-cp", None, has_experts=True).value
+    'expert_tensors'
     """
     fastest_first = order.split("-")[::-1]
     usual = (
@@ -75,9 +92,11 @@ def megatron_order(layout: ParallelLayout, order: str, experts: IntArray | None)
         names = [*fastest_first[:place], "ep", *fastest_first[place:]]
         if _is_taken(layout, names, experts):
             taken = True
-            if _puts_experts(layout, names, experts):
+            if _puts_experts(layout, names, experts, has_experts=has_experts):
                 return "-".join(names)
-    return Refusal.EXPERTS if taken else Refusal.STAGES
+    if not taken:
+        return Refusal.STAGES
+    return Refusal.EXPERTS if layout.ep > 1 else Refusal.EXPERT_TENSORS
 
 
 def _meshes(
@@ -113,20 +132,24 @@ def _is_taken(
 
 
 def _puts_experts(
-    layout: ParallelLayout, fastest_first: Sequence[str], experts: IntArray | None
+    layout: ParallelLayout,
+    fastest_first: Sequence[str],
+    experts: IntArray | None,
+    *,
+    has_experts: bool,
 ) -> bool:
     """Return whether Megatron-core puts the experts, and their tensor groups, where they are priced."""
+    rest, expert = _meshes(layout, experts)
+    is_split_alike = expert["tp"] == 1 or (
+        _groups(rest, fastest_first, "tp") == _groups(expert, fastest_first, "tp")
+    )
     if layout.ep == 1:
-        return True
+        return is_split_alike or not has_experts
     if experts is None:
         return False
     other = replace(layout, order="-".join(name for name in fastest_first[::-1] if name != "ep"))
     priced = set(map(frozenset, ranks_of_places(other)[experts].tolist()))
-    rest, expert = _meshes(layout, experts)
-    return priced == _groups(expert, fastest_first, "ep") and (
-        expert["tp"] == 1
-        or _groups(rest, fastest_first, "tp") == _groups(expert, fastest_first, "tp")
-    )
+    return priced == _groups(expert, fastest_first, "ep") and is_split_alike
 
 
 def megatron_flag(layout: ParallelLayout, order: str, experts: IntArray | None) -> str | None:
@@ -146,7 +169,8 @@ def megatron_flag(layout: ParallelLayout, order: str, experts: IntArray | None) 
         if not refuses and [axis for axis in takes if axis in mesh] == mesh:
             names = [*takes[::-1]]
             names.insert(names.index("cp") + 1, "ep")
-            return flag if _puts_experts(layout, names, experts) else None
+            is_priced = _puts_experts(layout, names, experts, has_experts=True)
+            return flag if is_priced else None
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...explain.placement.estimates import NoPrice
-from ...explain.placement.launch import Refusal, megatron_order
+from ...explain.placement.launch import Refusal, may_have_experts, megatron_order
 from ...explain.placement.members import expert_places
 from ...explain.placement.violations import Violation, placement
 from ...explain.placement.words import CLAIMS, NO_PRICE, card_remedy, card_text
@@ -78,7 +78,8 @@ def _remedy(found: Violation, trace: Trace, no_price: NoPrice | None = None) -> 
         return message("placement.state_speed")
     if found.order is None or trace.layout is None:
         return message("placement.see_mesh")
-    megatron = megatron_order(trace.layout, found.order, expert_places(trace))
+    experts, has_experts = expert_places(trace), may_have_experts(trace)
+    megatron = megatron_order(trace.layout, found.order, experts, has_experts=has_experts)
     if isinstance(megatron, Refusal):
         return message("placement.reorder_by_hosts", order=found.order)
     return message("placement.reorder", order=found.order, megatron_order=megatron)

@@ -11,6 +11,7 @@ from ...explain.placement.launch import (
     Refusal,
     expert_groups,
     host_list,
+    may_have_experts,
     megatron_flag,
     megatron_order,
     mesh_shape,
@@ -136,7 +137,8 @@ def _remedy(trace: Trace, hosts: tuple[str, ...], order: str) -> dict[str, Any]:
     if trace.layout is None:
         return {}
     layout, experts = trace.layout, expert_places(trace)
-    by_rank, megatron = host_list(layout, hosts, order), megatron_order(layout, order, experts)
+    by_rank = host_list(layout, hosts, order)
+    megatron = megatron_order(layout, order, experts, has_experts=may_have_experts(trace))
     is_refused = isinstance(megatron, Refusal)
     return {
         "order": order,

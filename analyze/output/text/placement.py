@@ -128,6 +128,7 @@ def paste_lines(better: dict[str, Any] | None) -> list[str]:
 _REFUSALS = {
     Refusal.STAGES: "Megatron-core refuses this order: with context or expert parallelism, stages have to vary slowest",
     Refusal.EXPERTS: "Megatron-core would share the experts among other ranks in this order",
+    Refusal.EXPERT_TENSORS: "Megatron-core would split experts, if there are any, among other ranks in this order",
 }
 
 

@@ -1,6 +1,7 @@
 """The mesh on its machines in JSON and text."""
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from tests.tables import trace_of
 from meshscope.analyze.explain.placement.launch import (
     Refusal,
     expert_groups,
+    may_have_experts,
     megatron_flag,
     megatron_order,
 )
@@ -143,8 +145,11 @@ def groups(sizes, order, axis):
     return {frozenset(one) for one in found.tolist()}
 
 
-def is_taken(layout, order, experts):
-    """Return whether Megatron-core takes an order with ep, fastest first, and shares experts among these groups."""
+def is_taken(layout, order, experts, has_experts):
+    """Return whether Megatron-core takes an order with ep, fastest first, and shares experts among these groups.
+
+    A mesh of the experts is made for dense models, too; where their groups lie matters to none of these.
+    """
     replicas = layout.dp * layout.cp // layout.ep
     rest = {"tp": layout.tp, "cp": layout.cp, "ep": 1, "dp": layout.dp, "pp": layout.pp}
     expert = {"tp": layout.tp, "cp": 1, "ep": layout.ep, "dp": replicas, "pp": layout.pp}
@@ -153,13 +158,18 @@ def is_taken(layout, order, experts):
     if groups(rest, order, "pp") != groups(expert, order, "pp"):
         return False
     is_there = groups(expert, order, "ep") == experts
-    return layout.ep == 1 or (is_there and groups(rest, order, "tp") == groups(expert, order, "tp"))
+    return not has_experts or (
+        is_there and groups(rest, order, "tp") == groups(expert, order, "tp")
+    )
 
 
 @pytest.mark.parametrize("fast", ["cp", "dp"])
+@pytest.mark.parametrize("has_experts", [True, False], ids=["experts", "dense"])
 @pytest.mark.parametrize(
     "layout",
     [
+        ParallelLayout(tp=2, cp=2, dp=2),
+        ParallelLayout(tp=2, cp=4, pp=2),
         ParallelLayout(tp=2, pp=2, dp=2),
         ParallelLayout(tp=2, pp=2, dp=4, ep=4),
         ParallelLayout(tp=2, pp=2, dp=2, cp=2),
@@ -170,7 +180,7 @@ def is_taken(layout, order, experts):
         ParallelLayout(tp=2, dp=4, cp=2, ep=8),
     ],
 )
-def test_megatron_core_does_with_the_order_what_is_priced(layout, fast):
+def test_megatron_core_does_with_the_order_what_is_priced(layout, has_experts, fast):
     """Fails when the pasted order stops a job with experts or shares them among other ranks, or a good one is withheld."""
     names = ("pp", "tp", "dp", "cp") if fast == "cp" else ("pp", "tp", "cp", "dp")
     sizes = {name: getattr(layout, name) for name in names}
@@ -180,20 +190,21 @@ def test_megatron_core_does_with_the_order_what_is_priced(layout, fast):
         for own in at.T.reshape(-1, len(names))
     ]
     experts = np.array(places).reshape(-1, layout.ep)
+    is_moe = has_experts or layout.ep > 1
     for axes in itertools.permutations(("pp", "dp", "cp", "tp")):
         other = replace(layout, order="-".join(axes))
         priced = {
             frozenset(other.rank(**layout.coordinates(place)) for place in own)
             for own in experts.tolist()
         }
-        found = megatron_order(layout, other.order, experts)
+        found = megatron_order(layout, other.order, experts, has_experts=has_experts)
         tried = [list(axes[::-1]) for _ in range(5)]
         for place, own in enumerate(tried):
             own.insert(place, "ep")
-        is_any = any(is_taken(layout, "-".join(own), priced) for own in tried)
+        is_any = any(is_taken(layout, "-".join(own), priced, is_moe) for own in tried)
         assert isinstance(found, Refusal) != is_any
         if is_any:
-            assert is_taken(layout, found, priced)
+            assert is_taken(layout, found, priced, is_moe)
             assert [name for name in found.split("-") if name != "ep"] == [*axes[::-1]]
 
 
@@ -226,6 +237,22 @@ def test_experts_that_are_shared_along_tensor_groups():
     # Experts in groups that do not divide the job have no known place.
     odd = ParallelLayout(tp=3, dp=2, ep=4)
     assert isinstance(megatron_order(odd, "pp-dp-cp-tp", None), Refusal)
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+def test_experts_that_no_ranks_share_are_split_as_tensor_groups_are(experts):
+    """Fails when the order of a job with experts splits each of them among other ranks, or that of a dense one is withheld."""
+    # The mesh of the experts has no parts of the sequence: their tensor groups are neighbours.
+    layout = ParallelLayout(tp=2, cp=2, dp=2)
+    model = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 256, "seq_len": 32}
+    model |= {"experts": experts, "experts_per_token": min(experts, 1)}
+    trace = generate(SyntheticJob(layout=layout, steps=2))[0]
+    for told, may_have in ((None, True), (json.dumps(model), experts > 0)):
+        assert may_have_experts(replace(trace, run={**trace.run, "model": told})) == may_have
+    found = megatron_order(layout, "pp-dp-tp-cp", None, has_experts=experts > 0)
+    assert found == (Refusal.EXPERT_TENSORS if experts else "cp-tp-ep-dp-pp")
+    # Orders in which tensor groups are neighbours do so in both meshes.
+    assert megatron_order(layout, "pp-dp-cp-tp", None, has_experts=True) == "tp-cp-ep-dp-pp"
 
 
 def test_an_order_that_megatron_core_refuses_is_said_to_be():
