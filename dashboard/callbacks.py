@@ -96,7 +96,7 @@ def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
         if large is not None:
             return summary.layout(large, parse_query(query))
     if place is None or place[1] not in _PAGES:
-        return shell.not_found("This address is no page of the dashboard.")
+        return shell.not_found("This address is not a page of the dashboard.")
     try:
         draw, state = _PAGES[place[1]], parse_query(query)
         return store.drawn(place[0], lambda run: draw(store, run, state))

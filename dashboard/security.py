@@ -25,7 +25,7 @@ _COOKIE = "meshscope_token"
 _MOST_BODY_BYTES = 1 << 20
 """A callback of a page sends a few names and numbers."""
 _CALLBACK = "/_dash-update-component"
-_NO_REQUEST = "This is no request of a page of the dashboard."
+_NO_REQUEST = "This request does not come from a page of the dashboard."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

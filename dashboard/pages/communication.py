@@ -46,7 +46,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             _last(result["ranks"]),
         ]
     else:
-        why = "The capture holds no collective and no message between ranks."
+        why = "The capture contains no collective and no message between ranks."
         content.append(empty("No communication was recorded", why))
     if result["limits"]:
         listed = html.Ul([html.Li(limit) for limit in result["limits"]], className="ms-limits")

@@ -162,7 +162,7 @@ def _table(run: LoadedRun) -> Component:
     ]
     if not rows:
         return card(
-            "Ranks", [empty("No ranks", "The capture holds no rank that could be analysed.")]
+            "Ranks", [empty("No ranks", "The capture contains no rank that could be analysed.")]
         )
     columns = [
         "Rank",
@@ -175,7 +175,7 @@ def _table(run: LoadedRun) -> Component:
     ]
     note = f"Waits and arrivals are those of {counted(steps, 'step')}, in collectives that hold every member until the last has come."
     if run.diagnosis.waiting is not None:
-        note += f" A rank that is no cause of loss has no removal gain ({_NO_GAIN})."
+        note += f" A rank that causes no loss has no removal gain ({_NO_GAIN})."
     if len(stragglers) > _TABLE_ROWS:
         note += f" The first {_TABLE_ROWS} of {len(stragglers)} ranks; the JSON has all."
     return card("Ranks", [table(columns, rows)], note=note)

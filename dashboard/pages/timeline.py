@@ -59,7 +59,7 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return what depends on the query: notices, legend, figure, caption."""
     notices = html.Div(_all_notices(run, state), id="timeline-notices")
     if not _has_figure(run, state):
-        why = "The capture holds no spans, kernels or timed communication for it."
+        why = "The capture contains no spans, kernels or timed communication for it."
         return [notices, empty("Nothing was recorded in this step", why)]
     found = _parts(run, state)
     drawn = [

@@ -116,7 +116,7 @@ def _rows(value: object) -> dict[str, list[Row]]:
         if table not in SAMPLED or not isinstance(rows, list):
             raise ReadingError(f"has rows of an unknown table {table!r:.40}")
         if not all(isinstance(row, dict) for row in rows):
-            raise ReadingError(f"has a row of {table} that is no object")
+            raise ReadingError(f"has a row of {table} that is not an object")
         found[table] = rows
     return found
 

@@ -239,7 +239,7 @@ def _read_end(directory: Path, found: RankRecords) -> tuple[int | None, int | No
         if type(ended_ns) is int and ended_ns > 0:
             is_status = type(status) is int and 0 <= status < 1 << 16
             return ended_ns, status if is_status else None
-        found.note("unknown.end_of_process", damage="holds no time")
+        found.note("unknown.end_of_process", damage="has no time")
     pairs = manifest.get("clock_pairs")
     if manifest.get("closed_unix_ns") is None or not isinstance(pairs, list) or not pairs:
         return None, None

@@ -30,12 +30,12 @@ def open_file(path: Path, *, most_bytes: int = MOST_BYTES) -> BinaryIO:
         descriptor = os.open(path, _FLAGS)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise OSError(error.errno, "it is no regular file", str(path)) from error
+            raise OSError(error.errno, "it is not a regular file", str(path)) from error
         raise
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if found.st_size > most_bytes:
         os.close(descriptor)
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MiB", str(path))

@@ -61,4 +61,4 @@ def test_a_setting_that_is_no_number_is_refused(tmp_path):
     )
     done = run_pytest(tmp_path, "--meshscope-ranks", "two")
     assert done.returncode
-    assert "meshscope_ranks): 'two' is no number of 1 or more" in done.stdout + done.stderr
+    assert "meshscope_ranks): 'two' is not a number of 1 or more" in done.stdout + done.stderr

@@ -72,7 +72,7 @@ def test_a_question_brings_no_probe_into_a_process(monkeypatch, option):
 
 def test_a_run_that_is_not_there():
     """Fails when a typing error shows as a traceback."""
-    with pytest.raises(ConfigError, match="is no run directory"):
+    with pytest.raises(ConfigError, match="is not a run directory"):
         attach("--run", "nothing/of/this/name")
 
 

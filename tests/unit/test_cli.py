@@ -128,10 +128,10 @@ def bad_inputs(folder):
     [
         ("absent", "no such file or directory"),
         ("empty", "the folder is empty"),
-        ("text.txt", "is no trace that we can read"),
-        ("binary", "is no trace that we can read"),
+        ("text.txt", "is not a trace that meshscope reads"),
+        ("binary", "is not a trace that meshscope reads"),
         ("torn.json", "cut off"),
-        ("texts", "is no trace that we can read"),
+        ("texts", "is not a trace that meshscope reads"),
         ("newer", "has format version 99"),
         ("hollow", "no step"),
         ("runs", "is a folder of runs"),
@@ -350,7 +350,7 @@ def test_traces_are_kept_with_a_note_beside_the_output(timeline, tmp_path, monke
         ),
         (["no-such-verb"], "no such command 'no-such-verb'. See meshscope --help"),
         (["kernls"], "no such command 'kernls'. Did you mean 'kernels'? See meshscope --help"),
-        (["/"], "/ is no command. Run: meshscope diagnose /"),
+        (["/"], "/ is not a command. Run: meshscope diagnose /"),
         (
             ["diagnose", "run", "--no-such"],
             "no such option: --no-such. See meshscope diagnose --help",

@@ -107,10 +107,10 @@ def test_json_of_step_times_is_read_as_csv_is(tmp_path, base):
     [
         ("run,step,step_time_ns\na,0,nan\n", "not a number"),
         ("run,step,step_time_ms\na,0,5\n", "Rename step_time_ms to step_time_ns"),
-        ("run,step,step_time_ns\na,0,-5\n", "is no step time"),
+        ("run,step,step_time_ns\na,0,-5\n", "is not a step time"),
         ("run,step,step_time_ns\na,0,5\na,0,5\n", "is there twice"),
         ("run,step,step_time_ns\na,0,5\na,1,5\n", "needs 5"),
-        ("run,step,step_time_ns\n", "holds no step"),
+        ("run,step,step_time_ns\n", "contains no step"),
     ],
 )
 def test_bad_step_times_are_refused(tmp_path, base, text, part):
@@ -133,7 +133,7 @@ def damaged(**numbers):
     [
         (None, "no baseline can be read"),
         ("{", "is not JSON"),
-        ("{}", "is no baseline"),
+        ("{}", "is not a baseline"),
         ('{"meshscope_gate_baseline": 99}', "this program reads"),
         ('{"meshscope_gate_baseline": 1}', "is damaged"),
         (damaged(p99_ns=0), "no step time above 0"),
@@ -219,7 +219,9 @@ def test_a_history_becomes_csv_for_other_tools(tmp_path):
     assert all(time.tzinfo is not None for time in times)
 
 
-@pytest.mark.parametrize(("runs", "part"), [(3, "has 3 runs; it takes 4 to"), (0, "holds no step")])
+@pytest.mark.parametrize(
+    ("runs", "part"), [(3, "has 3 runs; it takes 4 to"), (0, "contains no step")]
+)
 def test_a_history_too_short_is_refused(tmp_path, runs, part):
     """No change of two runs can be found, and the answer would read as if there was none."""
     with pytest.raises(MeshscopeError, match=part):

@@ -66,7 +66,7 @@ def test_slips_are_explained(runs):
     """A misspelt axis would be counted as 0, a misspelt metric be forgotten."""
     with pytest.raises(ConfigError, match="Did you mean all_reduce"):
         runs.assert_collectives(tp={"allreduce": 16})
-    with pytest.raises(ConfigError, match="tpp is no axis"):
+    with pytest.raises(ConfigError, match="tpp is not a known axis"):
         runs.assert_collectives(tpp={"all_reduce": 16})
     with pytest.raises(ConfigError, match="unknown metric"):
         runs.assert_budget(bubble=0.1)

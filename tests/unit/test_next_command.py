@@ -171,7 +171,7 @@ def test_jobs_after_one_that_cannot_be_read_are_ingested(source, tmp_path):
     (tmp_path / "a" / "notes.txt").write_text("hello", encoding="utf-8")
     done = meshscope("ingest", tmp_path / "a", trace.parent, *runs)
     assert done.exit_code == 2
-    assert "is no trace" in done.stderr
+    assert "is not a trace" in done.stderr
     assert done.stdout.rstrip().splitlines()[-1].startswith("Next: meshscope diagnose")
 
 

@@ -39,7 +39,7 @@ def usage_words(error: Any) -> str | None:
         what = str(error.format_message()).rstrip(".")
     named = _NO_VERB.match(what)
     if named and Path(named[1]).exists():
-        return f"{named[1]} is no command. Run: {command_line('diagnose', named[1])}"
+        return f"{named[1]} is not a command. Run: {command_line('diagnose', named[1])}"
     program = "meshscope" if context is None else _command_of(context)
     end = "" if what.endswith("?") else "."
     return f"{place}{_lowered(_plain(what))}{end} See {program} --help"

@@ -68,7 +68,7 @@ def test_what_cannot_be_read_twice_is_called_what_it_is(tmp_path, kind):
     if kind == "pipe":
         place = tmp_path / "pipe"
         os.mkfifo(place)
-    with pytest.raises(TraceFormatError, match="is no regular file"):
+    with pytest.raises(TraceFormatError, match="is not a regular file"):
         open_run(place, Keeping(runs_dir=tmp_path / "runs"), lambda _: None)
 
 

@@ -18,7 +18,7 @@ def test_an_error_keeps_its_codes_and_loses_the_folder():
     )
     shown = shown_from(error, FOLDER)
     assert isinstance(shown, RunDirectoryError)
-    assert str(shown) == "a: is no trace that we can read (a/x). Check the path"
+    assert str(shown) == "a: is not a trace that meshscope reads (a/x). Check the path"
     assert error_to_json(shown)["error_messages"] == {
         "what": {
             "code": "refused.because",

@@ -64,15 +64,15 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(invoke, arguments, message,
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE: 'two' is no number. Start the ranks with torchrun"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE: 'two' is not a number. Start the ranks with torchrun"),
         ({"RANK": "0"}, "WORLD_SIZE: is not set in this process. Start the ranks with torchrun"),
-        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}, "LOCAL_RANK: '-1' is no number"),
-        ({"RANK": "x", "WORLD_SIZE": "1"}, "RANK: 'x' is no number"),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}, "LOCAL_RANK: '-1' is not a number"),
+        ({"RANK": "x", "WORLD_SIZE": "1"}, "RANK: 'x' is not a number"),
         ({"RANK": "5", "WORLD_SIZE": "1"}, "RANK: 5 is outside 0..0. Start the ranks with"),
         ({"RANK": "0", "WORLD_SIZE": "1"}, "MASTER_ADDR: is not set in this process. Start"),
         (
             {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "::1", "MASTER_PORT": "abc"},
-            "MASTER_PORT: 'abc' is no number",
+            "MASTER_PORT: 'abc' is not a number",
         ),
         (
             {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "::1", "MASTER_PORT": "99999"},
@@ -137,7 +137,7 @@ def test_what_fails_on_one_rank_only_is_said_by_that_rank(invoke, monkeypatch):
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "none"}.items():
         monkeypatch.setenv(name, value)
     alone = invoke("--preset", "tiny")
-    assert alone.stderr.startswith("rank 1: error: LOCAL_RANK: 'none' is no number")
+    assert alone.stderr.startswith("rank 1: error: LOCAL_RANK: 'none' is not a number")
     # What all ranks find alike, the first one says for all.
     together = invoke("--preset", "demo")
     assert (together.exit_code, together.stderr) == (2, "")

@@ -112,5 +112,5 @@ def test_slips_name_the_nearest_metric(name, near):
 
 def test_shares_in_percent_are_refused():
     """A bound of 5 on a share would hold for ever."""
-    with pytest.raises(ConfigError, match="is no share"):
+    with pytest.raises(ConfigError, match="is not a share"):
         bounded("exposed_tp_frac", 5)

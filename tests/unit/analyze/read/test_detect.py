@@ -79,7 +79,7 @@ def test_a_file_that_is_no_trace_is_refused_with_a_remedy(tmp_path, content):
     """The user would see a traceback, or an empty report."""
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(TraceFormatError, match="no trace") as caught:
+    with pytest.raises(TraceFormatError, match="not a trace") as caught:
         import_trace(path)
     assert str(path) in str(caught.value)
     assert caught.value.remedy
@@ -100,7 +100,7 @@ def test_an_empty_folder_a_missing_path_and_a_folder_of_other_files(tmp_path):
 def test_a_parquet_file_of_something_else_is_no_trace(tmp_path):
     """Any table beside the traces would be read as a job."""
     pq.write_table(pa.table({"rank": [1]}), tmp_path / "x.parquet")
-    with pytest.raises(TraceFormatError, match="no trace"):
+    with pytest.raises(TraceFormatError, match="not a trace"):
         import_trace(tmp_path / "x.parquet")
 
 

@@ -29,7 +29,7 @@ def test_plain_values_come_through(protocol):
 def test_nothing_is_called(protocol):
     """A file could run code on the machine of whoever looks at it."""
     content = pickle.dumps({"entries": [], "pg_config": Payload()}, protocol)
-    with pytest.raises(TraceFormatError, match="more than hold plain values") as caught:
+    with pytest.raises(TraceFormatError, match="more than contain plain values") as caught:
         load_plain(content, "dump")
     assert RAN == []
     assert caught.value.where == "dump"

@@ -57,11 +57,11 @@ def test_a_recording_that_was_cut_off_is_read_up_to_there(recording):
         gzip.compress(b"[]\n"),
         gzip.compress(b'{"format": "meshscope readings 1"}\n{"source": 4}\n'),
     ],
-    ids=["empty", "not compressed", "another file", "a line that is no reading"],
+    ids=["empty", "not compressed", "another file", "a line that is not a reading"],
 )
 def test_what_is_no_recording_is_refused(tmp_path, content):
     """Fails when a wrong file is replayed as an idle machine, or with a traceback."""
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(SegmentError, match=r"is no recording|is damaged"):
+    with pytest.raises(SegmentError, match=r"is not a recording|is damaged"):
         recorded_sources(path)

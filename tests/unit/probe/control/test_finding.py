@@ -102,7 +102,7 @@ def test_two_runs_on_one_host_are_kept_apart(tmp_path, variables):
 
 def test_what_is_no_run_is_an_error(tmp_path, variables):
     """Fails when a typing error looks like a job without ranks."""
-    with pytest.raises(ConfigError, match="is no run directory, and no running rank"):
+    with pytest.raises(ConfigError, match="is not a run directory, and no running rank"):
         ranks_of_run(tmp_path / "nothing", variables)
 
 

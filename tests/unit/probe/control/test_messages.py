@@ -51,7 +51,7 @@ GOOD = {"v": 1, "verb": "status", "fields": {}}
         (b'{"v": ' + b"9" * 5000 + b"}", "not valid JSON"),
         (b" " * (MOST_BYTES + 1), "more than"),
         (b'{"v": 1, "v": 1}', "a key comes twice"),
-        (b'{"v": NaN}', "no number of JSON"),
+        (b'{"v": NaN}', "not a JSON number"),
         (json.dumps({**GOOD, "v": 2}).encode(), "version 2"),
         (json.dumps({**GOOD, "v": True}).encode(), "version True"),
         (json.dumps({**GOOD, "code": "x"}).encode(), "a request has the keys"),

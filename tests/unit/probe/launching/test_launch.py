@@ -424,9 +424,9 @@ def test_a_command_that_the_system_refuses(tmp_path, capfd, name):
 @pytest.mark.parametrize(
     ("runs", "why"),
     [
-        ("{}/file", "is no folder. Name a folder for the runs"),
+        ("{}/file", "is not a folder. Name a folder for the runs"),
         ("/proc/nope", "/proc/nope: No such file or directory. Name a folder that can be written"),
-        ("/dev/null/x", "is no folder"),
+        ("/dev/null/x", "is not a folder"),
     ],
 )
 def test_without_a_place_for_the_run_the_command_runs(tmp_path, capfd, runs, why):

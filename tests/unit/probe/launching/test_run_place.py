@@ -53,7 +53,7 @@ def test_a_run_whose_maker_died_gets_its_manifest(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("train.py", "", r"holds 'train.py' and is no run\. Choose another --run-id"),
+        ("train.py", "", r"contains 'train.py' and is not a run\. Choose another --run-id"),
         (
             "manifest.json",
             f'{{"format_version": {FORMAT_VERSION}, "ingested": {{}}}}',
@@ -76,7 +76,7 @@ def test_what_is_none_of_ours_is_left_alone(tmp_path, name, text, why):
 def test_a_file_is_no_run(tmp_path):
     """Fails when a file of the name of the run shows as an error of the system."""
     (tmp_path / "job").write_text("")
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         place_of(tmp_path, "job", ["train"])
 
 

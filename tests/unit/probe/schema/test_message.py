@@ -12,7 +12,7 @@ REFUSED = ConfigError(
     where="level",
     remedy=message("advice.choose_from", known=["steps", "stages"]),
 )
-SHOWN = "level: 'everything' is no level. Choose from steps, stages"
+SHOWN = "level: 'everything' is not a level. Choose from steps, stages"
 
 
 def test_an_error_is_shown_as_its_sentences():

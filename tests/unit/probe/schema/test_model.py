@@ -285,8 +285,8 @@ def test_megatron_experts_and_latent_attention():
     [
         ({"kv_heads": 5}, "divide"),
         ({"num_layers": 0}, "at least 1"),
-        ({"hidden_size": -4096}, "no size"),
-        ({"hidden_size": 2.5}, "no size"),
+        ({"hidden_size": -4096}, "not a size"),
+        ({"hidden_size": 2.5}, "not a size"),
         ({"seq_len": None}, "missing"),
         ({"experts_per_token": 2}, "no experts"),
         ({"experts": 4}, "not between"),

@@ -308,7 +308,7 @@ def test_paths_that_are_no_run_say_so(tmp_path):
 
 def test_directory_of_runs_names_one(run_path):
     """Fails when a user who names the directory of runs is not told what to name instead."""
-    with pytest.raises(RunDirectoryError, match="It holds 1 run; name one") as caught:
+    with pytest.raises(RunDirectoryError, match="It contains 1 run; name one") as caught:
         read_run(run_path.parent)
     assert str(run_path) in caught.value.remedy
 

@@ -60,5 +60,5 @@ def test_parameters_are_those_that_were_published(arguments, billions):
 
 def test_other_models_are_refused():
     """Fails when layers of another form are counted as if they were Llama's."""
-    with pytest.raises(ConfigError, match="not known here"):
+    with pytest.raises(ConfigError, match="unknown torchtitan model"):
         describe_model({**LLAMA_8B, "fixed_attn_block_size": 8192}, seq_len=4096)

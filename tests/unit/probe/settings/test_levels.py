@@ -131,7 +131,7 @@ def test_a_level_can_be_chosen_at_the_start(world, tmp_path):
 def test_an_unknown_level_is_refused(world, tmp_path):
     """Fails when a wrong word changes what is recorded."""
     session = probe.attach(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"'all' is no level.*steps, stages"):
+    with pytest.raises(ConfigError, match=r"'all' is not a level.*steps, stages"):
         session.set_level("all")
 
 

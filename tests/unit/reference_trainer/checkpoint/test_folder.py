@@ -90,7 +90,7 @@ def test_a_step_that_is_reached_again_replaces_its_checkpoint(tmp_path):
         (lambda path: (path / ".metadata").write_bytes(b"evil"), ".metadata has changed"),
         (lambda path: (path / "checkpoint.json").write_text("{"), "cannot be read"),
         (lambda path: (path / "checkpoint.json").write_text("[]"), "cannot be read"),
-        (lambda path: (path / "checkpoint.json").write_text("{}"), "is no checkpoint of this"),
+        (lambda path: (path / "checkpoint.json").write_text("{}"), "is not a checkpoint of this"),
         (lambda path: (path / "checkpoint.json").write_bytes(b"\xff"), "cannot be read"),
         (lambda path: (path / "checkpoint.json").unlink(), "cannot be read"),
     ],
@@ -118,7 +118,10 @@ def test_a_path_is_a_checkpoint_or_a_folder_of_them(tmp_path):
     assert folder.find_given(path) == folder.find_given(tmp_path) == path
     shutil.rmtree(path)
     assert folder.find_given(tmp_path) == folder.step_path(tmp_path, 4)
-    for wrong, message in ((tmp_path / "none", "is not there"), (tmp_path / "empty", "holds no")):
+    for wrong, message in (
+        (tmp_path / "none", "is not there"),
+        (tmp_path / "empty", "contains no"),
+    ):
         if wrong.name == "empty":
             wrong.mkdir()
         with pytest.raises(CheckpointError, match=message):

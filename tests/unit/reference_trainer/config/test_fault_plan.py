@@ -44,7 +44,7 @@ def test_the_command_line_form_is_read_with_types():
         ("heavy_stage:delay_ms=1,part=head,rank=1", "rank belongs to"),
         ("gc_pause:rank=0,delay_ms=5,every=0", "every: 0 is out of range. Set it to at least 1"),
         ("crash:rank=0,start=3,stop=5", "happens once"),
-        ("clock_skew:rank=0,offset_ms=1,start=3", "holds for the whole run. Remove start"),
+        ("clock_skew:rank=0,offset_ms=1,start=3", "lasts the whole run. Remove start"),
         ("slow_rank:delay_ms=10,delay_ms=20", "delay_ms is given twice. Remove one"),
         ("slow_rank:delay_ms=1,period_ms=100", "has no periods. Remove period_ms"),
         ("gc_pause:rank=0,delay_ms=3000", "delay_ms: 3000.0 .*at most 500"),

@@ -77,7 +77,7 @@ def test_a_wrong_override_is_refused_with_its_name(arguments, message):
 def test_an_override_of_a_list_is_refused():
     """Fails if overriding one entry of a list ends in a traceback."""
     text = '[[faults]]\nkind = "slow_rank"\ndelay_ms = 1.0\n'
-    with pytest.raises(ConfigError, match=r"^--set: faults is no table"):
+    with pytest.raises(ConfigError, match=r"^--set: faults is not a table"):
         load_config(text, overrides=["faults.rank=1"])
 
 
@@ -121,8 +121,8 @@ mode = "kill"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("faults = 3", "holds no .*faults.* table"),
-        ("[[faults]]\nkind = 'hang'\n[train]\nsteps = 3", "holds 'train'"),
+        ("faults = 3", "contains no .*faults.* table"),
+        ("[[faults]]\nkind = 'hang'\n[train]\nsteps = 3", "contains 'train'"),
         ("[[faults]]\nkind = 'hang'\nstep = 3", "unknown setting 'step'"),
         ("[[faults]]\nkind = 'flood'", "flood.*Choose one of slow_rank"),
         (

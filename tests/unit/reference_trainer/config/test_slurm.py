@@ -69,7 +69,7 @@ def test_the_first_host_of_a_short_list(nodes, first):
     ("change", "message"),
     [
         ({"SLURM_LOCALID": ""}, "SLURM_LOCALID: is not set"),
-        ({"SLURM_PROCID": "x"}, "SLURM_PROCID: 'x' is no number"),
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID: 'x' is not a number"),
         ({"SLURM_NODEID": "3"}, "has no count for node 3"),
     ],
 )

@@ -118,10 +118,10 @@ def test_sampled_ports_show_unequal_hosts():
         (('name = "b"', 'name = "a"'), "name a is given twice"),
         (("ranks = [4, 5, 6, 7]", "ranks = [3, 5]"), "rank 3 is given twice"),
         (("sockets = [[0, 1], [2, 3]]", "sockets = [[9]]"), "rank 9 does not run on this host"),
-        (("socket = 1", "socket = -1"), "is no socket"),
-        (("gbit_per_s = 400\nranks", "gbit_per_s = true\nranks"), "is no speed"),
+        (("socket = 1", "socket = -1"), "is not a socket"),
+        (("gbit_per_s = 400\nranks", "gbit_per_s = true\nranks"), "is not a speed"),
         (("gbit_per_s", "speed"), "unknown field 'speed'"),
-        (("ranks = [4, 5, 6, 7]", "ranks = []"), "is no list of ranks"),
+        (("ranks = [4, 5, 6, 7]", "ranks = []"), "is not a list of ranks"),
         (('name = "b"', "name = 7"), "has no name"),
     ],
 )

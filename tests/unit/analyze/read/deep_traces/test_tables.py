@@ -121,7 +121,7 @@ WRONG = {
     "process 1,": lambda run: add_trace(run, 0, [3], pid=1),
     "description of another": lambda run: add_trace(run, 0, [3], last_step=4),
     "torn": lambda run: add_trace(run, 0, [3], cut=-80),
-    "holds step 9": lambda run: add_trace(run, 0, [9], named=TraceName(3, 3, "t")),
+    "contains step 9": lambda run: add_trace(run, 0, [9], named=TraceName(3, 3, "t")),
     "no recorded step": lambda run: add_trace(run, 0, [900], named=TraceName(3, 3, "t")),
     "of rank 1": lambda run: add_trace(run, 0, [3], header={"distributedInfo": {"rank": 1}}),
     "where its times begin": lambda run: add_trace(run, 0, [3], header={"baseTimeNanoseconds": 0}),
@@ -146,7 +146,7 @@ def test_a_trace_of_a_part_of_its_steps_counts_for_these(run):
     trace = load_trace(run)
     assert trace.kernel_steps == {0: (4, 5)}
     assert steps_of(trace) == steps_of(trace, "op") == [4, 5]
-    assert mentions(trace, "for steps 4-6", "holds steps 3-5", "steps 4-5 used")
+    assert mentions(trace, "for steps 4-6", "contains steps 3-5", "steps 4-5 used")
     assert mentions(trace, "Rank 0", "3 events", "outside of whole steps")
 
 

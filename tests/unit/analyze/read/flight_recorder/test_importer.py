@@ -203,7 +203,11 @@ def test_two_files_of_one_rank_are_refused(tmp_path):
     [
         ("dump", dump([entry(1)]), "says nowhere which rank"),
         ("_dump_4", dump([entry(1)]), "is named rank 4, which is not in its own group 5"),
-        ("_dump_3", dump()["pg_status"] | {"note": "profiling_name"}, "is no dump"),
+        (
+            "_dump_3",
+            dump()["pg_status"] | {"note": "profiling_name"},
+            "is not a flight recorder dump",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_one_is_refused_in_one_line(tmp_path, name, value, words):

@@ -248,12 +248,12 @@ def test_only_events_that_need_it_are_repaired(chunk_bytes):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b'{"traceEvents": [{"ph": "X"}, null]}', "no object"),
+        (b'{"traceEvents": [{"ph": "X"}, null]}', "not an object"),
         (b'{"traceEvents": [{"ph": "X"} oops {"ph": "X"}]}', "cannot be read"),
         (b'{"traceEvents": [{"ph": "X"},, {"ph": "X"}]}', "cannot be read"),
         (b'{"traceEvents": [{"ph": "X"} {"ph": "X"}]}', "no comma"),
         (b'{"traceEvents": [, {"ph": "X"}]}', "cannot be read"),
-        (b'{"traceEvents": [{"ph": "X"}, ]}', "no object"),
+        (b'{"traceEvents": [{"ph": "X"}, ]}', "not an object"),
         (b'{"x": ' + b"[" * 5000 + b"]" * 5000 + b', "traceEvents": []}', "too deeply"),
         (b'{"traceEvents": {"ph": "X"}}', "no traceEvents"),
         (b'{"a": {"traceEvents": [{"ph": "X"}]}}', "no traceEvents"),

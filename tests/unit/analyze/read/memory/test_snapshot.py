@@ -170,7 +170,7 @@ def test_nothing_in_a_snapshot_is_called(tmp_path, monkeypatch):
     """A file could run code on the machine of whoever looks at it."""
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "rank0.pickle", AT_END, [], evil=Payload())
-    with pytest.raises(TraceFormatError, match="more than hold plain values"):
+    with pytest.raises(TraceFormatError, match="more than contain plain values"):
         import_trace(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["rank0.pickle"]
 

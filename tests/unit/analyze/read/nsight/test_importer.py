@@ -361,7 +361,7 @@ def test_an_sqlite_file_of_something_else_is_no_trace(tmp_path):
     with closing(sqlite3.connect(tmp_path / "x.sqlite")) as database:
         database.execute("CREATE TABLE visits (url TEXT)")
         database.commit()
-    with pytest.raises(TraceFormatError, match="no trace"):
+    with pytest.raises(TraceFormatError, match="not a trace"):
         import_trace(tmp_path / "x.sqlite")
 
 
