@@ -93,5 +93,5 @@ def test_a_public_url():
 )
 def test_a_wrong_public_url_is_one_error(runs_dir, url):
     """Fails when a URL that no page can have ends in a traceback, or in a dashboard without pages."""
-    with pytest.raises(ConfigError, match="no URL"):
+    with pytest.raises(ConfigError, match="not a URL"):
         serve(runs_dir, port=0, public=url)

@@ -86,7 +86,7 @@ def test_a_room_that_is_no_number_is_refused(tmp_path, monkeypatch, given):
     """A slip in the variable would end in a traceback, or read nothing of a run."""
     path = create_run(tmp_path, "run", {"world_size": 1})
     monkeypatch.setenv("MESHSCOPE_MOST_ROWS", given)
-    with pytest.raises(ConfigError, match="no number of rows"):
+    with pytest.raises(ConfigError, match="not a number of rows"):
         load_trace(path)
     monkeypatch.setenv("MESHSCOPE_MOST_ROWS", " 5000 ")
     assert load_trace(path).is_whole

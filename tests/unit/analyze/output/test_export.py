@@ -149,7 +149,7 @@ def test_profiler_files_do_not_mix_with_those_of_another_run(tmp_path: Path):
     export_hta(trace_of(**PROFILED), tmp_path)
     export_hta(trace_of(**PROFILED), tmp_path)
     (tmp_path / "rank00009.json.gz").write_bytes(b"")
-    with pytest.raises(ConfigError, match="holds other traces"):
+    with pytest.raises(ConfigError, match="contains other traces"):
         export_hta(trace_of(**PROFILED), tmp_path)
 
 

@@ -38,12 +38,12 @@ def test_a_fault_is_read_back_as_it_is_written():
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("slow", "no kind"),
+        ("slow", "not a kind"),
         ("slow_rank:rank=1", "factor must be given"),
-        ("slow_rank:rank=x,factor=2", "no number"),
+        ("slow_rank:rank=x,factor=2", "not a number"),
         ("slow_rank:rank=1,factor=0", "above 0"),
         ("slow_rank:rank=1,factor=2,cv=1", "does not apply"),
-        ("slow_rank:speed=2", "no key"),
+        ("slow_rank:speed=2", "not a key"),
         ("gc_pause:extra_ms=-1", "negative"),
     ],
 )
@@ -57,7 +57,7 @@ def test_wrong_faults_are_refused(text, part):
     ("settings", "part"),
     [
         ({"faults": (parse_fault("slow_rank:rank=8,factor=2"),)}, "outside 0..7"),
-        ({"faults": (parse_fault("slow_link:axis=x,factor=2"),)}, "no axis"),
+        ({"faults": (parse_fault("slow_link:axis=x,factor=2"),)}, "not an axis"),
         ({"microbatches": 0}, "at least 1"),
         ({"layers": (1, 2, 3)}, "the job has 2"),
         ({"jitter_cv": -0.1}, "negative"),

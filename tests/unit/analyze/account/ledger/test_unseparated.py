@@ -70,7 +70,7 @@ def test_sums_alone_tell_computing_from_communication(trace, whole, tmp_path):
     assert told.sum() == pytest.approx(expected.sum())
     assert found.causes == ()
     assert found.metrics["exposed_comm_frac"] is None
-    assert any("sums of communication only" in limit for limit in texts(found.limits))
+    assert any("only sums of communication" in limit for limit in texts(found.limits))
 
 
 @pytest.mark.parametrize("level", [CaptureLevel.STAGES, CaptureLevel.STEPS])
@@ -83,7 +83,7 @@ def test_unrecorded_communication_is_not_compute(trace, tmp_path, level):
     assert (told[UNSEPARATED] > 0) == (level is CaptureLevel.STAGES)
     assert told.sum() == pytest.approx(found.ledger["step_ns"].mean())
     assert found.causes == ()
-    untold = "not recorded" if level is CaptureLevel.STAGES else "length of steps only"
+    untold = "not recorded" if level is CaptureLevel.STAGES else "only the length of steps"
     assert any(untold in limit for limit in texts(found.limits))
 
 

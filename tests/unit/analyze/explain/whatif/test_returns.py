@@ -107,8 +107,8 @@ def test_two_levels_by_formula():
     [
         (job(dtype="bfloat16"), "dtype.dp=bf16", "wider floating type"),
         (job(dtype="int64"), "dtype.dp=int8", "wider floating type"),
-        (job(), "dtype.dp=int4", "no type"),
-        (job(), "bucket.dp=many", "no size of a bucket"),
+        (job(), "dtype.dp=int4", "not a type"),
+        (job(), "bucket.dp=many", "not a bucket size"),
         (job(), "hierarchy.dp=on", "hosts of some ranks are unknown"),
         (job(hosts=["a", "b"]), "hierarchy.dp=on", "two ranks on each"),
         (job(), "dtype.pp=bf16", "no axis 'pp'"),

@@ -218,7 +218,7 @@ def test_a_switch_is_no_text(tmp_path):
     path = tmp_path / "job.toml"
     sizes = "num_layers = 2\nhidden_size = 64\nnum_heads = 4\nvocab_size = 100\nseq_len = 16\n"
     path.write_text(f'[model]\n{sizes}[layout]\nfused_cross_entropy = "no"\n')
-    with pytest.raises(ConfigError, match="no switch"):
+    with pytest.raises(ConfigError, match="not a switch"):
         planned_job(path, PlanSettings())
 
 
