@@ -80,8 +80,7 @@ def waited_until_ns(trace: Trace, graph: WaitGraph) -> int | None:
     busy machine seconds. None where nothing is known.
     """
     until_ns = alive_until_ns(trace, graph.waiting)
-    times = ends_of_ranks(trace)
-    left = times["alive_ns"].where(times["ended_by"].notna(), times["ended_ns"])
+    left = _left_ns(ends_of_ranks(trace))
     left = left[left.index.isin(graph.absent)].dropna()
     if until_ns is None or left.empty:
         return until_ns
@@ -127,7 +126,7 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     """Return who ended first and made the job break off; None where that is not known.
 
     Where all were silent for long and were then killed together, the order of ends tells nothing. Nor
-    does it where all were interrupted: who computes notices that before those who wait.
+    does it where Ctrl-C ended all, or the first: who computes notices that before those who wait.
     A rank for which others had waited longer than ``patience_ns`` when it ended was hung
     before it died. Whom a signal ended in the middle of its work did not give up. Others may have:
     where somebody had not arrived by then, only those who had not can be the first cause.
@@ -138,9 +137,12 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     """
     times = ends_of_ranks(trace)
     ended = times["ended_ns"].dropna().astype("int64")
-    if len(times) < 2 or ended.empty or _interrupted(times).all():
+    if len(times) < 2 or ended.empty:
         return None
-    silent = stood_still(trace, 0.0)
+    first_by, raised = times["ended_by"][ended.idxmin()], _raised(times)
+    if first_by == KeyboardInterrupt.__name__ or (_interrupted(times) & ~raised).all():
+        return None
+    silent = None if raised[ended.idxmin()] else stood_still(trace, 0.0)
     if silent is not None and (
         silent.interrupted or (patience_ns is not None and silent.silent_ns >= patience_ns)
     ):
@@ -173,6 +175,17 @@ def _interrupted(times: pd.DataFrame) -> pd.Series[bool]:
     return times["ended_by"].isin([KeyboardInterrupt.__name__]) | by_status
 
 
+def _raised(times: pd.DataFrame) -> pd.Series[bool]:
+    """Return which ranks an error of their own or of a peer ended; Ctrl-C may then have ended their exit."""
+    return times["ended_by"].notna() & ~times["ended_by"].isin(INTERRUPTS)
+
+
+def _left_ns(times: pd.DataFrame) -> pd.Series:
+    """Return when ranks left the job: whose exception is known at the last sign of life, else at the end."""
+    known = times["ended_by"].notna() & times["alive_ns"].notna()
+    return times["alive_ns"].where(known, times["ended_ns"])
+
+
 def _fell_silent(times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Return last signs of life of ranks whose end nobody saw, and until when the others were there.
 
@@ -181,8 +194,7 @@ def _fell_silent(times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """
     is_seen = times["ended_ns"].notna() | times["closed"]
     others = times[is_seen]
-    gave_up = others["ended_by"].notna() & ~others["ended_by"].isin(INTERRUPTS)
-    was_led = gave_up | others["wait_status"].isin([SIGTERM])
+    was_led = _raised(others) | others["wait_status"].isin([SIGTERM])
     silent = times.loc[~is_seen, "alive_ns"]
     ended = others["ended_ns"]
     known = len(silent) and silent.notna().all() and ended.notna().all()
@@ -209,6 +221,8 @@ def _first_and_later(times: pd.DataFrame, ended: pd.Series) -> tuple[pd.Series, 
     survived = _survived(first, times)
     if len(survived[0]):
         return survived
+    if _interrupted(times)[first.index].any():
+        return first.iloc[:0], first.iloc[:0]
     # Seen to end at the same look: who closed its capture ended by an exception, as the
     # peers of a process do that is gone; who did not was killed.
     in_order = times.loc[first.index, "closed"].to_numpy(bool)
@@ -276,7 +290,7 @@ def _may_be_blamed(
     ]
     if patience_ns is None or not since:
         return True
-    return int(own["ended_ns"].max()) - min(since) < max(patience_ns, LEAST_HUNG_NS)
+    return int(_left_ns(own).max()) - min(since) < max(patience_ns, LEAST_HUNG_NS)
 
 
 def ends_of_ranks(trace: Trace) -> pd.DataFrame:

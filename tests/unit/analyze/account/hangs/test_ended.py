@@ -241,19 +241,29 @@ def test_a_start_that_hangs_and_is_interrupted_is_a_hang(statuses, kinds):
     assert ("Ctrl-C then ended the processes, within 30.0 s" in said) == (kinds == ["hang"])
 
 
-def unwatched(ends):
+def unwatched(ends, *, late=()):
     """Return a capture of ranks whose ends no launcher saw.
 
     Args:
         ends: Per rank its last sign of life and its end, s after ``BEGAN``, and exception and status that ended it.
+        late: Ranks that have not issued what the others wait in since ``BEGAN``.
     """
+    rows = [
+        {
+            "rank": rank, "group_id": "a", "seq": seq, "event_id": seq, "source": "host_issue",
+            "start_ns": BEGAN, "end_ns": BEGAN + 1 if seq < 5 else None,
+        }
+        for rank in range(len(ends))
+        for seq in range(4, 5 if rank in late else 6)
+    ]  # fmt: skip
     return trace_of(
+        collective=rows if late else [],
         ranks=tuple(range(len(ends))),
         group=[{"group_id": "a", "ranks": list(range(len(ends)))}],
         progress=[
             {
-                "rank": rank, "group_id": "a", "issued_seq": 4, "completed_seq": None,
-                "alive_ns": BEGAN + int(alive * SECOND),
+                "rank": rank, "group_id": "a", "issued_seq": 4 + bool(late and rank not in late),
+                "completed_seq": None, "alive_ns": BEGAN + int(alive * SECOND),
                 "ended_ns": None if ended is None else BEGAN + int(ended * SECOND),
                 "ended_by": by, "wait_status": status,
             }
@@ -308,4 +318,31 @@ def test_who_falls_silent_before_the_others_end_because_of_somebody_died(ends, f
 def test_whom_others_saw_end_and_outlived_died_first(ends, first):
     """A launcher that ends the others within 50 ms leaves one end that is known, and signs of life after it."""
     death = died_first(unwatched(ends), SECOND)
+    assert (death and death.ranks) == first
+
+
+_CTRL_C = ("KeyboardInterrupt", SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("ends", "late", "first"),
+    [
+        (
+            [(5.0, 8.3, *_CTRL_C), (2.7, 6.1, *_CTRL_C), (0.4, 3.0, "MemoryError", SIGINT)],
+            (2,),
+            (2,),
+        ),
+        (
+            [(1.4, 3.1, *_GAVE_UP), (1.6, 3.1, *_GAVE_UP), (0.4, 2.9, "SystemExit", 4 << 8)],
+            (2,),
+            (2,),
+        ),
+        ([(4.2, 7.8, *_GAVE_UP), (4.0, 7.6, *_GAVE_UP), (0.1, 0.5, *_CTRL_C)], (2,), None),
+        ([(3.3, 4.17, *_CTRL_C), (3.2, 4.17, *_CTRL_C), (2.2, 4.15, *_ASKED)], (), None),
+    ],
+    ids=["interrupted in its exit", "exits for seconds", "only one notices", "one is asked to end"],
+)
+def test_an_exit_that_takes_seconds_hides_no_death_and_ctrl_c_is_none(ends, late, first):
+    """Fails when who raised an error reads as hung because its exit was slow, or Ctrl-C reads as a death."""
+    death = died_first(unwatched(ends, late=late), SECOND)
     assert (death and death.ranks) == first
