@@ -36,6 +36,7 @@ from ...tables.intervals import (
     pair,
     subtract,
     sweep_priority,
+    total_length,
     union,
 )
 from ...tables.trace import Trace
@@ -123,16 +124,17 @@ def idle_causes(
     blockers = pd.concat(parts, ignore_index=True)
     for cause, length in blockers.groupby("cause")["idle_ns"].sum().items():
         sums[str(cause)] += int(length)
-    pieces = subtract(idle, late)
-    length = pieces[:, 1] - pieces[:, 0]
-    sums[DEVICE_WAIT] += int(length[length >= LATENCY_NS].sum())
-    sums[LAUNCH_LATENCY] += int(length[length < LATENCY_NS].sum())
+    # The time since a launch returned decides: a part of the launch call before it is no wait.
+    waits = intersect(idle, union(queued))
+    waits = waits[waits[:, 1] - waits[:, 0] >= LATENCY_NS]
+    sums[DEVICE_WAIT] += total_length(waits)
+    sums[LAUNCH_LATENCY] += total_length(idle) - total_length(late) - total_length(waits)
     unexplained = union(np.concatenate(nothing))
     sums[NOTHING] += int((unexplained[:, 1] - unexplained[:, 0]).sum())
     return IdleCauses(
         total_ns=sums,
         blockers=blockers,
-        waits=pieces[length >= LATENCY_NS],
+        waits=waits,
         nothing=unexplained,
         threads=np.unique(launches.thread),
     )

@@ -13,7 +13,6 @@ import numpy as np
 from meshscope.probe.schema.terms import FindingKind, KernelCategory
 
 from ...account.kernels.coverage import common_kernel_steps, has_kernels
-from ...account.kernels.idle_causes import LAUNCH_LATENCY, LAUNCHING, NOTHING
 from ...account.kernels.idle_report import IdleReport, idle_report
 from ...explain.run_account import Account
 from ...tables.classes import STALLS
@@ -26,9 +25,8 @@ from .idle_words import IDLE_WORDS, REMAINDER_WORDS, SHOWN, UNKNOWN_WORDS, IdleW
 
 MIN_IDLE = 0.25
 """Share of the step from which an idle device is worth a finding, whatever the host did."""
-MIN_BLOCKED = 0.05
-"""Share of the step from which a cause is worth one that is no more than the pace of the host."""
-_PACE = (LAUNCHING, LAUNCH_LATENCY, NOTHING)
+MIN_NAMED = 0.05
+"""Share of the step from which idle time is divided into causes, and below ``MIN_IDLE`` each is worth one."""
 
 
 def idle_devices(account: Account) -> Iterator[Finding]:
@@ -45,7 +43,7 @@ def idle_devices(account: Account) -> Iterator[Finding]:
     if traced.empty:
         return
     cost = float(traced["unattributed"].sum() / traced["step_ns"].sum())
-    if cost < MIN_BLOCKED or not any(_has_compute(trace, rank) for rank in trace.ranks):
+    if cost < MIN_NAMED or not any(_has_compute(trace, rank) for rank in trace.ranks):
         return
     where = () if common is None else (_traced(common.tolist()),)
     report = idle_report(trace, account.windows, common, STALLS)
@@ -64,22 +62,22 @@ def _by_cause(report: IdleReport, cost: float, where: tuple[Text, ...]) -> Itera
     share = {cause: frac * scale for cause, frac in report.frac.items()}
     rest = max(0.0, cost - sum(share.values()))
     most = max(share, key=lambda cause: share[cause])
+    least = MIN_STALL if cost >= MIN_IDLE else MIN_NAMED
     for cause, frac in share.items():
-        least = MIN_STALL if cost >= MIN_IDLE else MIN_BLOCKED
-        if frac < least or (cost < MIN_IDLE and cause in _PACE):
+        if frac < least:
             rest += frac
             continue
         words = IDLE_WORDS[cause]
         longest = (report.longest_call,) if cause == most and report.longest_call else ()
         evidence = (*evidence_of(report, cause), *longest, *where)
         yield _finding(words.kind, words, cause, frac, evidence)
-    if rest >= MIN_COST and cost >= MIN_IDLE:
+    if rest >= MIN_COST:
         small = [
             message("idle.small_cause", cause=name, share=frac)
             for name, frac in share.items()
-            if SHOWN <= frac < MIN_STALL
+            if SHOWN <= frac < least
         ]
-        below = (message("idle.small_causes", least=MIN_STALL, causes=small),) if small else ()
+        below = (message("idle.small_causes", least=least, causes=small),) if small else ()
         evidence = (*below, *where)
         yield _finding(FindingKind.HOST_STALL, REMAINDER_WORDS, "remainder", rest, evidence)
 

@@ -321,7 +321,7 @@ def test_whom_others_saw_end_and_outlived_died_first(ends, first):
     assert (death and death.ranks) == first
 
 
-_CTRL_C = ("KeyboardInterrupt", SIGINT)
+_CTRL_C, _LED = ("KeyboardInterrupt", SIGINT), ("KeyboardInterrupt", SIGTERM)
 
 
 @pytest.mark.parametrize(
@@ -338,11 +338,11 @@ _CTRL_C = ("KeyboardInterrupt", SIGINT)
             (2,),
         ),
         ([(4.2, 7.8, *_GAVE_UP), (4.0, 7.6, *_GAVE_UP), (0.1, 0.5, *_CTRL_C)], (2,), None),
-        ([(3.3, 4.17, *_CTRL_C), (3.2, 4.17, *_CTRL_C), (2.2, 4.15, *_ASKED)], (), None),
+        ([(3.3, 4.17, *_LED), (3.2, 4.17, *_LED), (2.2, 4.15, *_ASKED)], (), None),
     ],
     ids=["interrupted in its exit", "exits for seconds", "only one notices", "one is asked to end"],
 )
 def test_an_exit_that_takes_seconds_hides_no_death_and_ctrl_c_is_none(ends, late, first):
     """Fails when who raised an error reads as hung because its exit was slow, or Ctrl-C reads as a death."""
-    death = died_first(unwatched(ends, late=late), SECOND)
+    death = died_first(unwatched(ends, late=late), SECOND if late else None)
     assert (death and death.ranks) == first

@@ -107,8 +107,8 @@ def test_an_idle_device_is_found_in_the_traced_steps_only(run):
     assert list(idle_devices(measure(load_trace(run)))) == []
     found = list(idle_devices(measure(traced(run))))
     idle = 1 - (COMPUTE_NS + MOVE_NS) / STEP_NS
-    # The part that was not launch-bound is too small for a finding of its own.
-    assert sum(finding.cost_frac for finding in found) == pytest.approx(idle, abs=0.005)
+    # What is left of the named causes is too small for a finding of its own.
+    assert sum(finding.cost_frac for finding in found) == pytest.approx(idle, abs=0.01)
     for finding in found:
         assert any("steps 4-5 and 12" in str(one) for one in finding.evidence)
 

@@ -83,6 +83,27 @@ def test_idle_before_the_first_kernel_counts(tmp_path):
     )
 
 
+def test_a_sixth_of_the_step_without_launches_is_named(tmp_path):
+    """Fails when idle time below a quarter of the step is called unknown though its cause is recorded."""
+    events = [step(6, 0, 100_000), complete("python_function", "data.py(3): prepare", 20, 15_900)]
+    for at in range(100):
+        events += launched("gemm", 16_002 + at * 20, 16_010 + at * 838, 838, at + 1)
+    found = causes(tmp_path, events)
+    assert found["nothing_launched"].cost_frac == pytest.approx(0.16, abs=0.005)
+    assert says(found["nothing_launched"], "16.0", "data.py(3): prepare")
+
+
+def test_launches_below_their_latency_do_not_wait_on_the_device(tmp_path):
+    """Fails when the launch call itself is counted as time after the launch returned."""
+    events = [step(1, 0, 50_000)]
+    for at in range(400):
+        t = at * 120 + 5
+        events += [call("cudaLaunchKernel", t, 8, at + 1), kernel("add", t + 52, 10, at + 1)]
+    found = causes(tmp_path, events)
+    assert "device_wait" not in found
+    assert found["launch_latency"].cost_frac == pytest.approx(400 * 52 / 50_000, abs=0.005)
+
+
 def test_a_long_operator_without_launches_is_work_of_the_host(tmp_path):
     """Fails when 49 ms in one operator of the host are called launch overhead."""
     events = [step(1, 0, 100_000), *launched("relu", 20, 30, 60, 1)]
