@@ -139,10 +139,11 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     ended = times["ended_ns"].dropna().astype("int64")
     if len(times) < 2 or ended.empty:
         return None
-    first_by, raised = times["ended_by"][ended.idxmin()], _raised(times)
-    if first_by == KeyboardInterrupt.__name__ or (_interrupted(times) & ~raised).all():
+    raised, is_first = _raised(times), times["ended_ns"] == ended.min()
+    by_ctrl_c = times.loc[is_first, "ended_by"].eq(KeyboardInterrupt.__name__).any()
+    if by_ctrl_c or (_interrupted(times) & ~raised).all():
         return None
-    silent = None if raised[ended.idxmin()] else stood_still(trace, 0.0)
+    silent = None if raised[is_first].any() else stood_still(trace, 0.0)
     if silent is not None and (
         silent.interrupted or (patience_ns is not None and silent.silent_ns >= patience_ns)
     ):

@@ -8,6 +8,7 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.mismatch import Issue, Mismatch, mismatches
 from ...account.hangs.stacks import stack_messages
+from ...account.hangs.unequal_transfers import UnequalTransfer, unequal_transfers
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -44,6 +45,38 @@ def mismatch_findings(trace: Trace) -> Iterator[Finding]:
             remedy=_REMEDIES[found.what],
             cause=f"mismatch_{found.what}",
         )
+    for transfer in unequal_transfers(trace)[:SHOWN]:
+        yield _of_transfer(trace, transfer)
+
+
+def _of_transfer(trace: Trace, found: UnequalTransfer) -> Finding:
+    """Return the finding about a transfer whose ends differ: nobody can say which end is right."""
+    ends = (found.source, found.target)
+    sent = Issue("send", found.sent_bytes, found.sent_dtype)
+    expected = Issue("recv", found.expected_bytes, found.expected_dtype)
+    group = group_message(trace, found.group_id)
+    place = {"source": ends[0], "target": ends[1], "group": group}
+    sizes = {"sent": sent.size_bytes, "expected": expected.size_bytes}
+    claim = message("mismatch.transfer", **place, **sizes)
+    if found.sent_bytes == found.expected_bytes:
+        types = {"sent": sent.dtype, "expected": expected.dtype}
+        claim = message("mismatch.transfer_typed", **place, **types)
+    return Finding(
+        kind=FindingKind.HANG,
+        severity=Severity.CRITICAL,
+        where={**where_of(ends, trace), "group_id": found.group_id},
+        claim=claim,
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.9,
+        evidence=(
+            message("mismatch.issued", ranks=ends[:1], issue=_issue(sent)),
+            message("mismatch.issued", ranks=ends[1:], issue=_issue(expected)),
+            *stack_messages(trace, ends, most=SHOWN),
+        ),
+        remedy=message("mismatch.remedy_transfer"),
+        cause="mismatch_transfer",
+    )
 
 
 def _claim(trace: Trace, found: Mismatch) -> Message:
