@@ -9,6 +9,13 @@ def _bytes(name: str, meaning: str) -> Column:
     return Column(name, "int64", "bytes", meaning, nullable=True)
 
 
+def _splits(name: str, verb: str) -> Column:
+    meaning = (
+        f"bytes that the rank {verb} per member, in group order, where an all-to-all has lists"
+    )
+    return Column(name, "string", "bytes", meaning, nullable=True)
+
+
 _STEP = Column("step", "int64", "id", "optimizer step, -1 before the first or when unknown")
 _POSITION = Column(
     "position", "int32", "id", "place among all events of the rank's source", nullable=True
@@ -23,6 +30,8 @@ COLLECTIVE_CALL = TableSpec(
         Column("seq", "int64", "id", "position among the collectives of its group"),
         _bytes("input_bytes", "all tensors that the rank gave"),
         _bytes("output_bytes", "all tensors that the rank expected"),
+        _splits("input_splits", "gave"),
+        _splits("output_splits", "expected"),
         Column(
             "place", "category", "name", "function, file and line that issued it", nullable=True
         ),

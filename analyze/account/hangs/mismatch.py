@@ -56,9 +56,11 @@ class Mismatch(NamedTuple):
     what: str
     """``kind``, ``size``, ``dtype``, ``order``, ``left_out``, ``extra`` or ``splits``."""
     sent_bytes: int | None = None
-    """Of an all-to-all, all that its members send."""
+    """Of an all-to-all, all that its members send, or what the first of ``pair`` sends to the second."""
     received_bytes: int | None = None
-    """And all that they expect."""
+    """And all that they expect, or the second does."""
+    pair: tuple[int, int] | None = None
+    """Sender and receiver of an all-to-all that differ, where the sizes of each pair are recorded."""
 
 
 def mismatches(trace: Trace) -> list[Mismatch]:
@@ -176,15 +178,18 @@ def _splits(trace: Trace, group: str, seq: int, own: pd.DataFrame) -> Mismatch |
     calls = trace.frame("collective_call").astype({"group_id": str})
     calls = calls[(calls["group_id"] == group) & (calls["seq"] == seq)]
     members = _members(trace, group)
-    if calls.empty or set(calls["rank"]) != members:
+    if calls.empty or set(calls["rank"]) != set(members):
         return None
+    dtypes = own.set_index("rank")["dtype"]
+    found = _pair(trace, group, seq, calls, dtypes)
+    if found is not None:
+        return found
     sent, received = int(calls["input_bytes"].sum()), int(calls["output_bytes"].sum())
     if sent == received or not sent or not received:
         return None
     apart = calls["input_bytes"] - calls["output_bytes"]
     odd = calls[apart.abs() == apart.abs().max()]
     odd = odd if len(odd) < len(calls) else calls
-    dtypes = own.set_index("rank")["dtype"]
     kind = CollectiveKind.ALL_TO_ALL.value
     different = {
         int(rank): Issue(kind, int(size), str(dtypes.get(rank) or ""))
@@ -196,11 +201,46 @@ def _splits(trace: Trace, group: str, seq: int, own: pd.DataFrame) -> Mismatch |
     return Mismatch(group, seq, Issue(kind, usual, ""), ranks, different, "splits", sent, received)
 
 
-def _members(trace: Trace, group: str) -> set[int]:
+def _pair(
+    trace: Trace, group: str, seq: int, calls: pd.DataFrame, dtypes: pd.Series
+) -> Mismatch | None:
+    """Return the member in most pairs that differ, with the first of these; None without any, or if unknown."""
+    order = _members(trace, group)
+    by_rank = calls.drop_duplicates("rank").set_index("rank")
+    splits = by_rank[["input_splits", "output_splits"]]
+    if splits.isna().any(axis=None):
+        return None
+    sent, expected = (
+        np.array([text.split() for text in splits.loc[order, side]], dtype=object)
+        for side in splits.columns
+    )
+    if sent.shape != (len(order), len(order)) or expected.shape != sent.shape:
+        return None
+    sent, expected = sent.astype(np.int64), expected.astype(np.int64).T
+    differs = sent != expected
+    if not differs.any():
+        return None
+    count = differs.sum(axis=0) + differs.sum(axis=1)
+    odd = np.flatnonzero(count == count.max())
+    kind = CollectiveKind.ALL_TO_ALL.value
+    size_of = by_rank["input_bytes"]
+    issues = {
+        rank: Issue(kind, int(size_of[rank]), str(dtypes.get(rank) or "")) for rank in sorted(order)
+    }
+    different = {order[at]: issues.pop(order[at]) for at in sorted(odd.tolist())}
+    usual = next(iter(issues.values()))._replace(dtype="") if issues else Issue(kind, -1, "")
+    at, to = map(int, np.argwhere(differs)[0])
+    return Mismatch(
+        group, seq, usual, tuple(issues), different, "splits",
+        int(sent[at, to]), int(expected[at, to]), (order[at], order[to]),
+    )  # fmt: skip
+
+
+def _members(trace: Trace, group: str) -> list[int]:
     groups = trace.frame("group")
-    rows: Iterator[set[int]] = (
-        set(map(int, ranks))
+    rows: Iterator[list[int]] = (
+        list(map(int, ranks))
         for name, ranks in zip(groups["group_id"], groups["ranks"], strict=True)
         if str(name) == group
     )
-    return next(rows, set())
+    return next(rows, [])

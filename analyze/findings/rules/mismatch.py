@@ -83,15 +83,12 @@ def _claim(trace: Trace, found: Mismatch) -> Message:
     ranks, seq, others = list(found.different), found.seq, len(found.usual_ranks)
     group = group_message(trace, found.group_id)
     first = next(iter(found.different.values()))
+    sizes = {"sent_bytes": found.sent_bytes, "received_bytes": found.received_bytes}
+    if found.pair is not None:
+        ends = {"source": found.pair[0], "target": found.pair[1]}
+        return message("mismatch.pair", **ends, seq=seq, group=group, **sizes)
     if found.what == "splits":
-        return message(
-            "mismatch.splits",
-            ranks=ranks,
-            seq=seq,
-            group=group,
-            sent_bytes=found.sent_bytes,
-            received_bytes=found.received_bytes,
-        )
+        return message("mismatch.splits", ranks=ranks, seq=seq, group=group, **sizes)
     if not found.usual_ranks:
         return message("mismatch.different", ranks=ranks, seq=seq, group=group)
     if found.what == "order":

@@ -78,6 +78,9 @@ class Operation:
     is_complete: bool
     input_bytes: int
     output_bytes: int
+    input_splits: str | None
+    """Bytes of each tensor of an all-to-all of lists, one tensor a member."""
+    output_splits: str | None
     place: str | None
     """Function, file and line of the program that issued it."""
     duration_ns: int | None
@@ -291,6 +294,8 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         output_bytes=_size(
             _list(entry.get("output_sizes")), _list(entry.get("output_dtypes")) or [None]
         ),
+        input_splits=_splits(kind, entry, "input"),
+        output_splits=_splits(kind, entry, "output"),
         place=_place(_list(entry.get("frames"))),
         is_complete=is_known or entry.get("retired") is True,
         duration_ns=round(length_ms * 1e6)
@@ -314,6 +319,16 @@ def _size(shapes: Sequence[Any], dtypes: Sequence[Any]) -> int:
             items = min(items * max(_number(length, bits=48), 0), 1 << 53)
         total += items * item_bytes(_text(dtypes[min(at, len(dtypes) - 1)]))
     return min(total, 1 << 62)
+
+
+def _splits(kind: CollectiveKind, entry: Mapping[str, Any], side: str) -> str | None:
+    """Return the bytes of each tensor of one side; None where one tensor stands for all members."""
+    shapes = _list(entry.get(f"{side}_sizes"))
+    if kind is not CollectiveKind.ALL_TO_ALL or not 1 < len(shapes) <= _MOST_TENSORS:
+        return None
+    dtypes = _list(entry.get(f"{side}_dtypes")) or [None]
+    sizes = [_size([one], [dtypes[min(at, len(dtypes) - 1)]]) for at, one in enumerate(shapes)]
+    return " ".join(map(str, sizes))
 
 
 def _place(frames: Sequence[Any]) -> str | None:

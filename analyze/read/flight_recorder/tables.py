@@ -116,6 +116,8 @@ def _calls(dumps: Sequence[Dump], groups: GroupIdentity) -> list[dict[str, Any]]
             "seq": operation.seq,
             "input_bytes": operation.input_bytes,
             "output_bytes": operation.output_bytes,
+            "input_splits": operation.input_splits,
+            "output_splits": operation.output_splits,
             "place": operation.place,
         }
         for dump, operation in _operations(dumps, transfers=False)

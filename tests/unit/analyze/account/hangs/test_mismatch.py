@@ -155,6 +155,25 @@ def test_pairs_of_an_all_to_all(tmp_path):
     assert "send 72 bytes and expect 64" in str(found.claim)
 
 
+@pytest.mark.parametrize(("own", "named"), [([4, 5, 4, 3], [2]), ([4, 4, 4, 4], None)])
+def test_a_pair_of_an_all_to_all_of_lists_whose_sum_is_right(tmp_path, own, named):
+    """Fails when a rank sends one member too much and another too little, and only sums are compared."""
+    dumps = {rank: dump(rank, [4, 4], name="all_to_all") for rank in range(4)}
+    for rank, value in dumps.items():
+        sizes = own if rank == 2 else [4, 4, 4, 4]
+        last = value["entries"][-1]
+        last["input_sizes"], last["output_sizes"] = [[size] for size in sizes], [[4]] * 4
+        last["input_dtypes"] = last["output_dtypes"] = ["Float"] * 4
+    found = written(tmp_path, dumps)
+    assert (found.cause, found.where["ranks"]) == (
+        ("mismatch_splits", named) if named else (None, [0, 1, 2, 3])
+    )
+    if named:
+        words = "Rank 2 sends 20 bytes to rank 1"
+        assert words in str(found.claim)
+        assert "16 are expected" in str(found.claim)
+
+
 def test_the_line_of_what_the_others_wait_in(tmp_path):
     """Fails when a rank that did not arrive is named without the call that it is missing in."""
     found = written(tmp_path, {r: dump(r, [4] if r == 3 else [4, 4]) for r in range(4)})
