@@ -280,7 +280,7 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: 
         notes.append(message("assumed.lengthless_events", count=roles.lengthless))
     if roles.timeless:
         notes.append(message("missing.timeless_events", count=roles.timeless))
-    notes += unknown_notes(roles.device, links)
+    notes += unknown_notes(roles, links)
     if on_host and len(roles.device):
         notes.append(message("missing.collectives_on_host", count=on_host))
     elif on_host:

@@ -18,6 +18,7 @@ from meshscope.probe.schema.terms import KernelCategory
 from ...tables.intervals import union
 from ...wording.limits import Limit
 from ...wording.message import message
+from ..kernel_names import kernel_category
 from .columns import DeviceLinks
 from .event_columns import CATEGORIES, Events, IntArray, RoledEvents
 
@@ -39,10 +40,16 @@ def separated(roles: RoledEvents, links: DeviceLinks) -> RoledEvents:
     return replace(roles, device=replace(device, category=category))
 
 
-def unknown_notes(device: Events, links: DeviceLinks) -> list[Limit]:
-    """Return what is said of the kernels of unknown kind, one clause each."""
+def unknown_notes(roles: RoledEvents, links: DeviceLinks) -> list[Limit]:
+    """Return what is said of the kernels of unknown kind, one clause each.
+
+    Activities of a category that is not known are none of them: what they did is not known.
+    """
+    device = roles.device
     is_unknown = device.category == _UNKNOWN
     is_fused = is_unknown & (links.operator >= 0)
+    fused = [c for c, n in enumerate(roles.names) if kernel_category(n) is KernelCategory.UNKNOWN]
+    is_fused &= np.isin(device.name, fused)
     is_unseen = is_unknown & (links.operator < 0)
     notes: list[Limit] = []
     if is_fused.any():

@@ -304,7 +304,7 @@ class JsonEvents(Generic[_Item]):
         """
         whole = elements(text.replace(b"{[", b'{"":[]', 1)).ends
         end = whole[0] - 4 if whole else len(text)
-        if text[end:].strip(_SPACE):
+        if text[end:].strip(_SPACE + b"\0"):
             self.losses.append(message("missing.second_document"))
         return text[:end]
 

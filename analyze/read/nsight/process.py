@@ -270,4 +270,4 @@ def _notes(roles: RoledEvents, links: DeviceLinks, unused: int) -> list[Limit]:
     )
     if graphs:
         notes.append(message("unknown.graphs", count=graphs))
-    return [*notes, *unknown_notes(device, links)]
+    return [*notes, *unknown_notes(roles, links)]

@@ -138,3 +138,16 @@ def test_the_tail_of_the_step_before_is_in_no_step(tmp_path):
     names = trace.frame("name").set_index("name_id")["name"]
     steps = kernels.groupby(kernels["name_id"].map(names))["step"].unique()
     assert [steps["before"].tolist(), steps["gemm"].tolist()] == [[-1], [6]]
+
+
+def test_work_of_an_unknown_category_is_not_called_communication(tmp_path):
+    """Fails when device events of a category that nobody knows are said to communicate and compute in one."""
+    events = [step(1, 0, 10_000)]
+    for at in range(20):
+        events += launched("gemm", at * 400 + 50, at * 400 + 80, 300, at + 1)
+        args = {"device": 0, "stream": 3, "correlation": at + 1}
+        events += [complete("hpu_thing", "job", at * 400 + 90, 100, pid=0, tid=3, **args)]
+        events += [operator("aten::mm", at * 400 + 10, 200)]
+    trace = import_trace(write(tmp_path / "rank0.json", events))
+    assert limits(trace, "hpu_thing", "20")
+    assert not limits(trace, "communicate and compute")

@@ -427,6 +427,17 @@ def test_one_bad_character_refuses_no_file(tmp_path, bad, chunk_bytes):
     assert not {"missing.cut_text", "missing.cut_gzip"} & codes(reader.losses)
 
 
+def test_zeros_behind_a_document_are_no_second_one(tmp_path):
+    """Fails when a file that was allotted in whole blocks is said to be of two processes."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(
+        b'{"traceEvents": [{"ph": "X", "ts": 1}], "distributedInfo": {"rank": 5}}' + bytes(9)
+    )
+    reader = EventStream(InputFile(str(path), path))
+    assert sum(len(batch) for batch in reader.batches()) == 1
+    assert "missing.second_document" not in codes(reader.losses)
+
+
 @pytest.mark.parametrize(
     "second", ['{"schemaVersion": 1, "traceEvents": [{"ph": "X"}]}', 'd": 3}]}']
 )
