@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshscope.probe.schema.terms import FindingKind
+from meshscope.probe.schema.terms import FindingKind, SpanKind
 
 from ...explain.causes import UNRECORDED_DELAY, stalled_rank
 from ...explain.jitter_cost import jitter_cost
@@ -26,6 +26,9 @@ MIN_SPREAD = 0.005
 """Ranks that differ by less than this share are alike: no report shows it."""
 OTHERS_WAIT = 1.5
 """From this ratio of cost to time spent, averaged over ranks, others wait for it."""
+
+_WORK = (SpanKind.FORWARD.value, SpanKind.BACKWARD.value, SpanKind.OPTIMIZER.value)
+"""Spans of a job that trains."""
 
 
 class _Stall(NamedTuple):
@@ -71,6 +74,8 @@ _STALLS = {
 
 def host_stalls(account: Account) -> Iterator[Finding]:
     """Host time that takes 2 % of the step, or whose repair returns 1 % of it."""
+    if _only_started(account):
+        return
     for name, stall in _STALLS.items():
         spent = account.class_frac(name)
         cause = next(iter(account.causes(stall.kind.value)), None)
@@ -106,6 +111,15 @@ def host_stalls(account: Account) -> Iterator[Finding]:
             evidence=tuple(evidence),
             remedy=remedy,
         )
+
+
+def _only_started(account: Account) -> bool:
+    """Return whether a run of ours ended in its start: imports collect garbage, and that delays no step."""
+    trace = account.trace
+    if account.windows.has_marks or not trace.row_count("recording"):
+        return False
+    works = trace.frame("span")["kind"].isin(_WORK).any()
+    return not works and not trace.row_count("collective") and not trace.row_count("p2p")
 
 
 def _claim(stall: _Stall, rank: int | None, share: float, when: BadSteps) -> Message:
