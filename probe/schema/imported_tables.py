@@ -33,6 +33,9 @@ COLLECTIVE_CALL = TableSpec(
         _splits("input_splits", "gave"),
         _splits("output_splits", "expected"),
         Column(
+            "is_started", "bool", "1", "whether it had begun on the rank's device", nullable=True
+        ),
+        Column(
             "place", "category", "name", "function, file and line that issued it", nullable=True
         ),
     ),

@@ -28,6 +28,7 @@ from .standstill_words import (
     SHOWN,
     device_faults_of,
     last_record_ns,
+    not_begun,
     oldest_open,
     operation_message,
     places_of,
@@ -262,6 +263,8 @@ def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
         confidence=round(0.5 * standing.factor, 2),
         evidence=(
             message("hang.stuck_operations", operations=len(graph.stuck), ranks=ranks),
+            *not_begun(trace, worst),
+            *places_of(trace, graph),
             oldest_open(trace, graph),
             *waited(trace, graph),
             *stack_messages(trace, ranks, most=SHOWN),

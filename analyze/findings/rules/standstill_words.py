@@ -96,6 +96,17 @@ def places_of(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
             yield message("hang.issued_at", operation=operation, places=places[:SHOWN])
 
 
+def not_begun(trace: Trace, found: OpenOperation) -> Iterator[Message]:
+    """Yield whose devices have not begun a collective that others have begun, where that was recorded."""
+    calls = trace.frame("collective_call").dropna(subset=["is_started"])
+    own = calls[(calls["seq"] == found.key[1]) & calls["rank"].isin(list(found.since_ns))]
+    own = own[own["group_id"].astype(str) == found.key[0]]
+    begun = own["is_started"].astype(bool)
+    late = sorted(map(int, own.loc[~begun, "rank"]))
+    if late and begun.any():
+        yield message("hang.not_begun", late=late, begun=sorted(map(int, own.loc[begun, "rank"])))
+
+
 def oldest_open(trace: Trace, graph: WaitGraph) -> Message:
     """Return when the first rank began to wait."""
     since_ns = waiting_since_ns(graph)

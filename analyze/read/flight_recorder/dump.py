@@ -38,6 +38,7 @@ _BY_OUTPUT = (CollectiveKind.ALL_GATHER, CollectiveKind.SCATTER)
 """Kinds whose message is what a member gets."""
 _MOST_FRAMES, _MOST_TEXT = 64, 300
 _MOST_TENSORS = 4096
+_STARTED = {"scheduled": False, "started": True, "completed": True}
 _MOST_DIMS = 64
 _PICKLE_MAGIC = b"\x80"
 _NUMBER_IN_NAME = re.compile(r"(\d+)(?:\.[A-Za-z]\w*)*$")
@@ -76,6 +77,8 @@ class Operation:
     started_ns: int | None
     completed_ns: int | None
     is_complete: bool
+    is_started: bool | None
+    """Whether its device had begun it; None if the dump does not tell."""
     input_bytes: int
     output_bytes: int
     input_splits: str | None
@@ -297,6 +300,7 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         input_splits=_splits(kind, entry, "input"),
         output_splits=_splits(kind, entry, "output"),
         place=_place(_list(entry.get("frames"))),
+        is_started=_STARTED.get(_text(entry.get("state"))),
         is_complete=is_known or entry.get("retired") is True,
         duration_ns=round(length_ms * 1e6)
         if isinstance(length_ms, float) and 0 < length_ms < 1e12

@@ -116,6 +116,7 @@ def _calls(dumps: Sequence[Dump], groups: GroupIdentity) -> list[dict[str, Any]]
             "seq": operation.seq,
             "input_bytes": operation.input_bytes,
             "output_bytes": operation.output_bytes,
+            "is_started": operation.is_started,
             "input_splits": operation.input_splits,
             "output_splits": operation.output_splits,
             "place": operation.place,

@@ -174,6 +174,17 @@ def test_a_pair_of_an_all_to_all_of_lists_whose_sum_is_right(tmp_path, own, name
         assert "16 are expected" in str(found.claim)
 
 
+@pytest.mark.parametrize("late", [[3], []])
+def test_a_device_that_has_not_begun_what_others_have_is_named(tmp_path, late):
+    """Fails when a device that is held by earlier work reads as a link that is stuck on all ranks."""
+    dumps = {rank: dump(rank, [4, 4]) for rank in range(4)}
+    for rank in late:
+        dumps[rank]["entries"][-1]["state"] = "scheduled"
+    text = " | ".join(map(str, written(tmp_path, dumps).evidence))
+    assert ("Not begun on the device of rank 3, but on ranks 0, 1 and 2" in text) == bool(late)
+    assert "train_step (train.py:100)" in text
+
+
 def test_the_line_of_what_the_others_wait_in(tmp_path):
     """Fails when a rank that did not arrive is named without the call that it is missing in."""
     found = written(tmp_path, {r: dump(r, [4] if r == 3 else [4, 4]) for r in range(4)})
