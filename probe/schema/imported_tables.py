@@ -13,7 +13,7 @@ def _splits(name: str, verb: str) -> Column:
     meaning = (
         f"bytes that the rank {verb} per member, in group order, where an all-to-all has lists"
     )
-    return Column(name, "string", "bytes", meaning, nullable=True)
+    return Column(name, "string", "1", meaning, nullable=True)
 
 
 _STEP = Column("step", "int64", "id", "optimizer step, -1 before the first or when unknown")
