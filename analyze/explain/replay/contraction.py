@@ -82,6 +82,8 @@ class Contraction:
     member: Origin
     before: Origin
     """Rows before the kept waits."""
+    begin_of_join: IntArray
+    """Node at which each operation begins; -1 where it is no node."""
     sole: Origin
     waited: IntArray
     """Edges (caller's order) at whose source somebody begins to wait for an operation."""
@@ -122,8 +124,20 @@ class Contraction:
         return edges, _along(path, after_head, also)
 
     def origin(self, rows: IntArray) -> Origin:
-        """Return where the times of rows come from."""
-        return _origin(rows, *_heads(self.edges, self.released, self.kept))
+        """Return where the times of some rows come from, without looking at all."""
+        waits, first = self.edges.waits, self.graph.node_count
+        ends = [waits[self.released], waits[self.kept], _rows_of(self.edges.is_root)]
+        before = [np.searchsorted(own, rows, side="right").astype(np.int32) - 1 for own in ends]
+        last = [
+            np.append(own, np.int32(-1))[at] for own, at in zip(ends, before, strict=True)
+        ]
+        head = np.maximum.reduce(last)
+        released, kept, root = before
+        first -= len(ends[1]) + len(ends[2])
+        node = np.where(head == last[1], first + kept, first + len(ends[1]) + root)
+        of_join = self.begin_of_join[self.edges.join[np.maximum(last[0], 0)]]
+        node = np.where((head == last[0]) & (released >= 0), of_join, node)
+        return Origin(rows, head, node.astype(np.int32))
 
     def _paths(
         self, work_ns: FloatArray, wire_ns: FloatArray, *, with_offsets: bool
@@ -168,7 +182,8 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     node_of_join, begin_of_join = heads[2:4]
     shared = members[edges.member_join] > 1
     member = _origin(edges.member_row[shared], *heads)
-    target_join = node_of_join[edges.member_join[shared]]
+    joined = edges.member_join[shared]
+    target_join = node_of_join[joined]
     kept_rows = edges.waits[kept]
     before = _origin(kept_rows - 1, *heads)
     on_node = ~is_alone[kept]
@@ -180,12 +195,19 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     source += [node_of_join[edges.queue_join], begin_of_join[edges.queue_before]]
     own, held = node_of_row[kept_rows], begin_of_join[edges.queue_join]
     target = [target_join, own, own[on_node], own[~on_node], held, held]
-    waited, waited_for, wait_ends = _waited(edges, shared, released, kept, is_alone, node_of_join)
+    waited, waited_for, wait_ends = _waited(
+        edges, (member.row, joined), released, kept, is_alone, node_of_join
+    )
     offset = np.zeros(heads[4])
     offset[own] = edges.offset_ns[kept]
     root_ns = np.zeros(heads[4])
+    # A kept wait comes after one row, and waits for one operation; one begins after one other.
+    second = len(target_join) + len(own)
+    once_from = (len(target_join), second, second + len(own), second + len(own) + len(held))
     return Contraction(
-        graph=build_graph(np.concatenate(source), np.concatenate(target), root_ns, offset),
+        graph=build_graph(
+            np.concatenate(source), np.concatenate(target), root_ns, offset, once_from
+        ),
         edges=edges,
         chained=chained,
         released=released,
@@ -194,6 +216,7 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
         kept_alone=kept[~on_node],
         member=member,
         before=before,
+        begin_of_join=begin_of_join,
         sole=sole,
         waited=waited,
         waited_for=waited_for,
@@ -244,7 +267,7 @@ def _origin(
 
 def _waited(
     edges: ProgramEdges,
-    shared: BoolArray,
+    members: tuple[IntArray, IntArray],
     released: IntArray,
     kept: IntArray,
     is_alone: BoolArray,
@@ -257,14 +280,15 @@ def _waited(
     """
     is_released = np.zeros(len(edges.join) + 1, dtype=bool)
     is_released[edges.waits[released]] = True
-    row, join = edges.member_row[shared], edges.member_join[shared]
-    after = is_released[row + 1] & (edges.join[np.minimum(row + 1, len(edges.join) - 1)] == join)
-    first = int(shared.sum())
+    row, join = members
+    after = _rows_of(is_released[row + 1])
+    after = after[edges.join[row[after] + 1] == join[after]]
+    first = len(row)
     with_node = _rows_of(~is_alone[kept])
     own_join = edges.join[edges.waits[kept[with_node]]]
     own_end = first + len(kept) + np.arange(len(with_node), dtype=np.int32)
     return (
-        np.concatenate([_rows_of(after), first + with_node]),
+        np.concatenate([after, first + with_node]),
         np.concatenate([node_of_join[join[after]], node_of_join[own_join]]),
-        np.concatenate([np.full(int(after.sum()), -1, np.int32), own_end]),
+        np.concatenate([np.full(len(after), -1, np.int32), own_end]),
     )

@@ -13,9 +13,12 @@ edges: the module that builds the graph (``program``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.sorting import order_of
@@ -81,7 +84,11 @@ class Graph:
 
 
 def build_graph(
-    source: IntArray, target: IntArray, root_ns: FloatArray, offset_ns: FloatArray
+    source: IntArray,
+    target: IntArray,
+    root_ns: FloatArray,
+    offset_ns: FloatArray,
+    once_from: Sequence[int] = (),
 ) -> Graph:
     """Return the graph with its edges sorted by level.
 
@@ -90,6 +97,8 @@ def build_graph(
         target: Where it leads.
         root_ns: One time per node; used for nodes without incoming edges.
         offset_ns: One per node.
+        once_from: First edges of blocks, up to the last edge, in each of which no node is a target
+            twice: these need no sort.
 
     Raises:
         ValueError: The edges form a cycle.
@@ -97,55 +106,82 @@ def build_graph(
     count = len(offset_ns)
     fan = np.bincount(target, minlength=count).astype(np.int32)
     level = _levels(source, target, fan)
-    order = _sorted_edges(target, fan, level)
-    target = target[order]
-    sorted_level = level[target]
-    borders = np.flatnonzero(np.append(True, sorted_level[1:] != sorted_level[:-1]))
+    # By level, then by number of edges, then by number.
+    node = order_of(level * np.int64(int(fan.max(initial=0)) + 1) + fan)
+    sizes = np.bincount(level, fan).astype(np.int64) if len(target) else np.zeros(0, np.int64)
+    fan_of = fan[node]
+    first = np.empty(count, np.int32)
+    first[node] = np.cumsum(fan_of, dtype=np.int32) - fan_of
+    place = _places(target, first, fan, once_from)
+    from_node, edge = np.empty(len(place), source.dtype), np.empty(len(place), source.dtype)
+    from_node[place] = source
+    edge[place] = np.arange(len(place), dtype=source.dtype)
     is_root = fan == 0
     return Graph(
         node_count=count,
         roots=np.flatnonzero(is_root),
         root_ns=root_ns[is_root],
         offset_ns=offset_ns,
-        source=source[order],
-        target=target,
-        edge=order.astype(source.dtype, copy=False),
-        level_bounds=np.append(borders, len(order)) if len(order) else np.zeros(1, np.int64),
+        source=from_node,
+        target=np.repeat(node.astype(target.dtype, copy=False), fan_of),
+        edge=edge,
+        # Roots are the first level, without edges.
+        level_bounds=np.append(0, np.cumsum(sizes[1:])),
     )
 
 
-def _sorted_edges(target: IntArray, fan: IntArray, level: IntArray) -> IntArray:
-    """Return the edges by level, then by number of edges of their target, then by target."""
-    # One sort of the nodes, which are fewer, then one of the edges by place.
-    place = np.empty(len(level), np.int32)
-    wide = int(fan.max(initial=0)) + 1
-    order = order_of(level * np.int64(wide) + fan)
-    place[order] = np.arange(len(level), dtype=np.int32)
-    return order_of(place[target])
+def _places(
+    target: IntArray, first: IntArray, fan: IntArray, once_from: Sequence[int]
+) -> npt.NDArray[np.int32]:
+    """Return where each edge stands among all: those of a target one after the other, in their order.
+
+    Args:
+        target: Where each edge leads.
+        first: The place of the first edge of each node.
+        fan: How many edges each node has.
+        once_from: As ``build_graph`` takes it.
+    """
+    borders = [*once_from, len(target)]
+    place = np.empty(len(target), np.int32)
+    several = target[: borders[0]]
+    order = order_of(several)
+    sorted_target = several[order]
+    opens = np.flatnonzero(np.append(True, sorted_target[1:] != sorted_target[:-1])[: len(order)])
+    size = np.diff(np.append(opens, len(order)))
+    within = np.arange(len(order), dtype=np.int32) - np.repeat(opens.astype(np.int32), size)
+    place[order] = first[sorted_target] + within
+    free = first.copy()
+    free[sorted_target[opens]] += size.astype(np.int32)
+    for low, high in pairwise(borders):
+        own = target[low:high]
+        place[low:high] = free[own]
+        free[own] += np.int32(1)
+    return place
 
 
 def _levels(source: IntArray, target: IntArray, fan_in: IntArray) -> IntArray:
     """Return the longest number of edges that leads to each node, from the number of its own edges."""
     count = len(fan_in)
-    order = order_of(source)
-    heads = target[order]
-    starts = np.append(0, np.cumsum(np.bincount(source, minlength=count)))
-    del order
+    heads = target[order_of(source)]
+    starts = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(source, minlength=count), out=starts[1:])
     missing = fan_in.copy()
     level, first = np.zeros(count, np.int32), np.empty(count, np.int32)
     frontier, depth, seen = np.flatnonzero(missing == 0), 0, 0
     while len(frontier):
         level[frontier] = depth
         seen += len(frontier)
-        fan = starts[frontier + 1] - starts[frontier]
-        before = np.cumsum(fan) - fan
-        position = np.arange(fan.sum()) - np.repeat(before, fan) + np.repeat(starts[frontier], fan)
+        begin = starts[frontier]
+        fan = starts[frontier + 1] - begin
+        position = np.repeat(begin - np.cumsum(fan, dtype=np.int32) + fan, fan)
+        position += np.arange(len(position), dtype=np.int32)
         reached = heads[position]
         np.subtract.at(missing, reached, np.int32(1))
         free = reached[missing[reached] == 0]
         # Each once: the last one to write stays.
-        first[free] = np.arange(len(free), dtype=np.int32)
-        frontier = free[first[free] == np.arange(len(free))]
+        own = np.arange(len(free), dtype=np.int32)
+        first[free] = own
+        frontier = free[first[free] == own]
         depth += 1
     if seen < count:
         raise ValueError(f"{count - seen} of {count} nodes depend on each other in a cycle")
