@@ -1,4 +1,4 @@
-"""The least and the greatest value of each group, for each of its rows.
+"""The least and the greatest value of each group, and how many ranks it has, for each of its rows.
 
 Groups are numbered from 0, as operations are. No sort and no table of groups is needed for that, which is most of
 what a grouping of pandas takes.
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import BoolArray, IntArray
+from .sorting import order_of
 
 
 def least_of_group(value: npt.NDArray[Any], group: IntArray) -> npt.NDArray[Any]:
@@ -34,6 +35,17 @@ def any_by_group(value: BoolArray, group: IntArray) -> BoolArray:
     found = np.zeros(_count(group), dtype=bool)
     found[group[value]] = True
     return found
+
+
+def ranks_of_group(rank: IntArray, group: IntArray) -> IntArray:
+    """Return for each row how many different ranks its group has."""
+    order = order_of(group)
+    own, by = rank[order], group[order]
+    if ((own[1:] < own[:-1]) & (by[1:] == by[:-1])).any():
+        order = np.lexsort((rank, group))
+        own, by = rank[order], group[order]
+    is_new = np.append(True, (own[1:] != own[:-1]) | (by[1:] != by[:-1]))[: len(own)]
+    return np.bincount(by[is_new], minlength=_count(group))[group]
 
 
 def _count(group: IntArray) -> int:

@@ -238,14 +238,21 @@ def _last_to_end(intervals: IntArray, members: IntArray, instants: IntArray) -> 
     that one is over, none is active.
     """
     start, end = intervals[members, 0], intervals[members, 1]
-    order = np.lexsort((-end, start))
-    start, end = start[order], end[order]
+    if not _is_ordered(start, end):
+        order = np.lexsort((-end, start))
+        start, end, members = start[order], end[order], members[order]
     reach = np.maximum.accumulate(end)
     is_record = np.append(True, end[1:] > reach[:-1])
-    start, end, holders = start[is_record], end[is_record], members[order][is_record]
+    start, end, holders = start[is_record], end[is_record], members[is_record]
     place = np.searchsorted(start, instants, side="right") - 1
     is_active = (place >= 0) & (end[place] > instants)
     return np.where(is_active, holders[place], NO_OWNER)
+
+
+def _is_ordered(start: IntArray, end: IntArray) -> bool:
+    """Tell if intervals rise, and of those that start together the longer ones come first."""
+    rises = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1]))
+    return bool(rises.all())
 
 
 def _bounds(first: IntArray, second: IntArray) -> IntArray:

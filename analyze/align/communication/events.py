@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...tables.arrays import FloatArray, IntArray, combined
-from ...tables.extremes import any_of_group, greatest_of_group, least_of_group
+from ...tables.extremes import any_of_group, greatest_of_group, least_of_group, ranks_of_group
+from ...tables.numbering import numbered
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
@@ -143,11 +144,6 @@ def _group(rows: pd.DataFrame) -> IntArray:
     return np.asarray(rows["group_id"].cat.codes, dtype=np.int64)
 
 
-def numbered(*keys: IntArray) -> IntArray:
-    """Return one number for each combination of whole numbers, in the order they occur in."""
-    return np.asarray(pd.factorize(combined(*keys))[0], dtype=np.int64)
-
-
 def _stood_still(rows: pd.DataFrame) -> pd.Series:
     """Return which host rows waited for the operation, so that their end is its end."""
     return (rows["wait_end_ns"] - rows["wait_start_ns"]) > BLOCKING_NS
@@ -221,10 +217,10 @@ def _absent_frac(frame: pd.DataFrame, trace: Trace) -> pd.Series:
     expected = np.array([size.get(name, 0) for name in group.categories], dtype=np.int64)
     expected = np.where(frame["is_p2p"], 2, expected[group.codes])
     join, is_p2p, is_send = (frame[name].to_numpy() for name in ("join", "is_p2p", "is_send"))
-    ends = (any_of_group(is_p2p & own, join) for own in (is_send, ~is_send))
-    members = np.sum([*ends], axis=0).astype(np.float64)
-    together = frame.loc[~is_p2p, ["join", "rank"]].groupby("join")["rank"]
-    members[~is_p2p] = together.transform("nunique")
+    members = any_of_group(is_p2p & is_send, join).astype(np.float64)
+    members += any_of_group(is_p2p & ~is_send, join)
+    rank = frame["rank"].to_numpy()
+    members[~is_p2p] = ranks_of_group(rank[~is_p2p], join[~is_p2p])
     return pd.Series(1.0 - members / np.maximum(expected, members), index=frame.index)
 
 

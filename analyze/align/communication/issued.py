@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ...tables.arrays import combined
 from ...tables.trace import Trace
 from ..steps.windows import StepWindows
 from .rows import communication_rows
@@ -38,8 +39,8 @@ def in_order_of_issue(collectives: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataFr
     Both are emptied: memory holds one column twice, not all.
     """
     parts = [part for part in (collectives, p2p) if len(part)] or [collectives]
-    keys = [np.concatenate([part[name] for part in parts]) for name in ("event_id", "rank")]
-    order = np.lexsort(keys)
+    keys = [np.concatenate([part[name] for part in parts]) for name in ("rank", "event_id")]
+    order = np.argsort(combined(*keys), kind="stable")
     columns: dict[str, Any] = {}
     for name in [str(column) for column in parts[0] if column != "event_id"]:
         columns[name] = _concatenated([part.pop(name) for part in parts])[order]

@@ -39,8 +39,8 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
     is_p2p = name == "p2p"
     direction = "direction" if is_p2p else "kind"
     start = _integers(table, "start_ns")
-    shift = windows.shifted(pd.Series(step), pd.Series(start)) - start
-    begin = start + shift
+    begin = windows.shifted(pd.Series(step), pd.Series(start))
+    shift = begin - start
     end = _times(table, "end_ns", shift)
     wait_start, wait_end = (
         _times(table, "wait_start_ns", shift),
@@ -50,7 +50,7 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
     unseen = _one_of(table, "source", (TimeSource.HOST_BLOCKING.value,)) & np.isnan(wait_end)
     wait_start[unseen], wait_end[unseen] = begin[unseen], end[unseen]
     columns = {
-        "rank": narrow(_integers(table, "rank")),
+        "rank": _narrow(table, "rank"),
         "event_id": _integers(table, "event_id"),
         "step": narrow(step),
         "group_id": _names(table, "group_id"),
@@ -68,7 +68,7 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
         "wait_end_ns": wait_end,
     }
     if is_p2p:
-        columns["peer"] = narrow(_integers(table, "peer"))
+        columns["peer"] = _narrow(table, "peer")
     return pd.DataFrame(columns, copy=False)
 
 
@@ -78,12 +78,12 @@ def _chosen(table: pa.Table, windows: StepWindows) -> tuple[pa.Table, IntArray]:
     And the step of each: where only some steps are analysed, an operation of the step
     before that the host waited for in one of them belongs to that.
     """
-    rank, step = _integers(table, "rank"), _integers(table, "step")
-    keep = np.isin(rank, windows.ranks)
+    rank, step = _narrow(table, "rank"), _integers(table, "step")
+    keep = _among(rank, windows.ranks)
     if windows.sampled:
         step = np.where(_reaches_over(table, windows), step + 1, step)
     if windows.has_marks:
-        keep &= np.isin(step, windows.steps)
+        keep &= _among(step, windows.steps)
     event = _integers(table, "event_id")
     if not _is_rising(rank, event):
         keys = pd.DataFrame({"rank": rank, "event": event})[keep]
@@ -114,11 +114,24 @@ def _integers(table: pa.Table, name: str) -> IntArray:
     return np.asarray(table[name].to_numpy(), dtype=np.int64)
 
 
+def _narrow(table: pa.Table, name: str) -> IntArray:
+    """Return whole numbers with 32 bits where they fit; those that have no more are not copied twice."""
+    values = table[name].to_numpy()
+    return values if values.dtype == np.int32 else narrow(np.asarray(values, dtype=np.int64))
+
+
+def _among(values: IntArray, known: IntArray) -> BoolArray:
+    """Return which values are among known ones, which rise; most often these are all from one to another."""
+    if len(known) and int(known[-1]) - int(known[0]) == len(known) - 1:
+        return np.asarray((values >= known[0]) & (values <= known[-1]))
+    return np.isin(values, known)
+
+
 def _times(table: pa.Table, name: str, shift: IntArray) -> FloatArray:
     """Return moved times as floats, NaN where unknown; the sum is exact in integers."""
     column = table[name]
-    exact = pc.fill_null(column, 0).to_numpy() + shift
-    times = exact.astype(np.float64)
+    known = pc.fill_null(column, 0) if column.null_count else column
+    times = (known.to_numpy() + shift).astype(np.float64)
     if column.null_count:
         times[pc.is_null(column).to_numpy()] = np.nan
     return np.asarray(times)

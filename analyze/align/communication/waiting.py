@@ -12,8 +12,8 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import CollectiveKind
 
-from ...tables.arrays import FloatArray, IntArray
-from ...tables.extremes import greatest_of_group
+from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...tables.extremes import greatest_of_group, ranks_of_group
 from .events import CommunicationEvents
 
 _WAITS = ("wait_ns", "early_ns", "wait_caused_ns")
@@ -38,11 +38,12 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
         The waits are NaN where no such collective was recorded, or no end of one is known.
     """
     every = events.frame
-    every = every[every["kind"].isin([kind.value for kind in SYNCHRONISING])]
+    every = every[_is_synchronising(every)]
     if every.empty:
         return _no_waits(ranks).assign(**dict.fromkeys(_WAITS, np.nan))
     frame = every[every["end_ns"].notna()]
-    frame = frame[frame.groupby("join")["rank"].transform("nunique") > 1]
+    ranks_of = ranks_of_group(frame["rank"].to_numpy(), frame["join"].to_numpy())
+    frame = frame[ranks_of > 1]
     told = frame.loc[frame["wire_ns"].notna(), "rank"]
     unseen = np.setdiff1d(every.loc[every["wire_ns"].isna(), "rank"], told)
     table = _waits(frame, ranks) if len(frame) else _no_waits(ranks)
@@ -57,9 +58,15 @@ def arrivals(events: CommunicationEvents) -> pd.DataFrame:
         rank, step, join, late_ns: less than nothing by what the member stood waiting, 0 for the last one.
     """
     frame = events.frame
-    kinds = [kind.value for kind in SYNCHRONISING]
-    frame = frame[frame["kind"].isin(kinds) & frame["wire_ns"].notna()]
+    frame = frame[_is_synchronising(frame) & frame["wire_ns"].notna().to_numpy()]
     return frame[["rank", "step", "join"]].assign(late_ns=-stood_waiting(frame))
+
+
+def _is_synchronising(frame: pd.DataFrame) -> BoolArray:
+    """Return which events are collectives that nobody leaves before the last is there."""
+    kinds = [kind.value for kind in SYNCHRONISING]
+    known = frame["kind"].astype("category").cat
+    return np.append(known.categories.isin(kinds), False)[known.codes.to_numpy()]
 
 
 def _waits(frame: pd.DataFrame, ranks: list[int]) -> pd.DataFrame:

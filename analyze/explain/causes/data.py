@@ -18,8 +18,9 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, SpanKind
 
 from ...align.steps.microbatch_work import known_work
-from ...tables.arrays import FloatArray, IntArray, combined
+from ...tables.arrays import FloatArray, IntArray
 from ...tables.centres import median_of_others
+from ...tables.numbering import numbered
 from ...tables.trace import Trace, position_of_ranks
 from ..replay.program import Program
 from .effects import Expected, Work
@@ -237,7 +238,7 @@ def _numbered(rows: pd.DataFrame, keys: list[str]) -> IntArray:
     """Return one number for each combination of keys, in the order in which they occur."""
     columns = (rows[key].to_numpy() for key in keys)
     whole = [own if own.dtype.kind == "i" else pd.factorize(own)[0] for own in columns]
-    return np.asarray(pd.factorize(combined(*whole))[0], dtype=np.int64)
+    return numbered(*whole)
 
 
 def _first_rows(number: IntArray) -> IntArray:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ...align.communication.rows import sorted_categories
 from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from ...tables.numbering import numbered
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.edge_effect import EdgeEffect, edge_effect
@@ -214,7 +215,7 @@ def _with_queued(frame: pd.DataFrame, excess: WireExcess) -> WireExcess:
 def _beyond_undisturbed(frame: pd.DataFrame) -> FloatArray:
     """Return what each event takes beyond the undisturbed wire of its like."""
     size = frame["size_bytes"].to_numpy(np.int64)
-    like = np.asarray(pd.factorize(combined(*_axis_and_kind(frame), size))[0], dtype=np.int64)
+    like = numbered(*_axis_and_kind(frame), size)
     usual = frame["wire_ns"].groupby(like).quantile(WIRE_REFERENCE).to_numpy(np.float64)
     wire = frame["wire_ns"].to_numpy(np.float64)
     return np.asarray(np.nan_to_num((wire - usual[like]).clip(min=0)))
