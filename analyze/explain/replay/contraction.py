@@ -2,7 +2,8 @@
 
 A mark with one dependency is as late as that plus its weight; a wait that began when its
 operation was issued ends with the operation, because nobody completes one before all have
-issued it. What is left are operations of several members, waits that may find their
+issued it. Other operations may be issued between the two, and buffered sends waited for that take no
+time: programs issue a send and a receive, and then wait for both. What is left are operations of several members, waits that may find their
 operation complete, and the starts of the ranks. Times are the same as those of the whole
 graph, with an order of magnitude fewer nodes.
 
@@ -32,8 +33,10 @@ class ProgramEdges(NamedTuple):
     """Rows of the waits."""
     join: IntArray
     """Operation of each row, -1 at an end."""
-    issued_before: BoolArray
-    """Of each wait: the row before it issued its own operation."""
+    issue: IntArray
+    """Of each wait: the row that issued its operation."""
+    is_instant: BoolArray
+    """Rows that issue something at the time of the row before."""
     work_ns: FloatArray
     """Before each wait."""
     wire_ns: FloatArray
@@ -173,9 +176,13 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     members = np.bincount(edges.member_join)
     own_join = edges.join[edges.waits]
     is_alone = members[own_join] == 1
-    passes_on = edges.issued_before & (edges.work_ns == 0) & (edges.wire_ns >= 0)
+    passes_on = (edges.work_ns == 0) & (edges.wire_ns >= 0)
     if must_keep is not None:
         passes_on &= ~must_keep
+    lasting = ~edges.is_instant
+    lasting[edges.waits[passes_on & is_alone & (edges.wire_ns == 0) & (edges.offset_ns == 0)]] = False
+    passes_on &= nothing_between(lasting, edges.issue, edges.waits)
+    del lasting
     chained, released = _rows_of(passes_on & is_alone), _rows_of(passes_on & ~is_alone)
     kept = _rows_of(~passes_on)
     heads = _heads(edges, released, kept)
@@ -222,6 +229,12 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
         waited_for=waited_for,
         wait_ends=wait_ends,
     )
+
+
+def nothing_between(lasting: BoolArray, issue: IntArray, waits: IntArray) -> BoolArray:
+    """Return which waits have no lasting row between them and the issue of their operation."""
+    before = np.cumsum(lasting, dtype=np.int32)
+    return np.asarray((issue < waits) & (before[waits - 1] == before[issue]))
 
 
 def _rows_of(chosen: BoolArray) -> IntArray:
@@ -275,14 +288,14 @@ def _waited(
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Return the edges at whose source a wait begins, the node that it is for, and its end.
 
-    A released wait begins with the issue before it; a kept one after the row before it.
+    A released wait begins as its operation is issued; a kept one after the row before it.
     Nobody waits for an operation that only he is a member of.
     """
-    is_released = np.zeros(len(edges.join) + 1, dtype=bool)
-    is_released[edges.waits[released]] = True
+    is_waited = np.zeros(len(edges.join), dtype=bool)
+    is_waited[edges.issue[released]] = True
     row, join = members
-    after = _rows_of(is_released[row + 1])
-    after = after[edges.join[row[after] + 1] == join[after]]
+    after = _rows_of(is_waited[row])
+    after = after[edges.join[row[after]] == join[after]]
     first = len(row)
     with_node = _rows_of(~is_alone[kept])
     own_join = edges.join[edges.waits[kept[with_node]]]

@@ -164,15 +164,15 @@ def build_program(
     wire = np.nan_to_num(wire_of_event)[marks["event"].to_numpy()[waits]]
     begin = _begin_of_joins(marks, members, queue, joins)
     wire, offset = _fit_waits(marks, begin, waits, wire)
-    event = marks["event"].to_numpy()
-    issued_before = (marks["mark"].to_numpy()[waits - 1] == ISSUE) & (
-        event[waits - 1] == event[waits]
-    )
+    is_issue, event = (marks["mark"] == ISSUE).to_numpy(), marks["event"].to_numpy()
+    issue = np.zeros(len(frame), np.int32)
+    issue[event[is_issue]] = np.flatnonzero(is_issue)
     edges = ProgramEdges(
         is_root=marks["is_root"].to_numpy(bool),
         waits=waits,
         join=marks["join"].to_numpy(),
-        issued_before=issued_before,
+        issue=issue[event[waits]],
+        is_instant=is_issue & (marks["work_ns"].to_numpy() == 0),
         work_ns=marks["work_ns"].to_numpy()[waits].astype(np.float64),
         wire_ns=wire,
         offset_ns=offset,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ...formulas.schedules.engine import LANE_BLOCK
 from ...tables.arrays import FloatArray, IntArray
-from .contraction import Contraction, contract
+from .contraction import Contraction, contract, nothing_between
 from .edge_effect import EdgeEffect, as_effects
 from .effect_folding import EffectFolding
 from .lanes import cause_weights, lane_replay, level_places
@@ -263,15 +263,18 @@ def _safe_contraction(program: Program, base: _Weights, effects: Sequence[_Split
     """Return the program's contraction, with nodes for waits that lose what it rests on.
 
     It takes waits to last as long as their operation, which needs wires that are
-    never negative and no work between issue and wait, in whatever lane.
+    never negative and nothing that takes time between issue and wait, in whatever lane.
     """
-    least = base.wire_ns.copy()
-    has_work = np.zeros(len(program.marks), dtype=bool)
+    least, held = base.wire_ns.copy(), len(program.queue.join)
+    lasting = np.zeros(len(program.marks), dtype=bool)
     for effect in effects:
         least[effect.wire.edge] += np.minimum(effect.wire.ns, 0.0)
-        has_work[effect.work.edge] = True
-    unsafe = (least[len(program.queue.join) :] < 0) | has_work[program.waits]
+        lasting[effect.work.edge] = True
     contraction = program.contraction
+    unsafe = (least[held:] < 0) | lasting[program.waits]
+    for effect in effects:
+        lasting[program.waits[effect.wire.part(held, len(program.waits)).edge]] = True
+    unsafe |= ~nothing_between(lasting, contraction.edges.issue, program.waits)
     if not unsafe[np.concatenate([contraction.chained, contraction.released])].any():
         return contraction
     return contract(contraction.edges, unsafe)
