@@ -9,7 +9,7 @@ from __future__ import annotations
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.terms import Axis
 
-from ..tables.trace import Trace
+from ..tables.trace import Trace, differ_without
 from ..wording.message import Message, message
 
 _NAMES = {Axis.TP.value: "tensor-parallel", Axis.CP.value: "context-parallel"}
@@ -42,12 +42,9 @@ def unit_words(trace: Trace, rank: int) -> Message:
 
 def _axes_of_units(trace: Trace, layout: ParallelLayout) -> list[str]:
     """Return the axes of lock-step groups of which one rank each is recorded."""
-    places = [layout.coordinates(rank) for rank in trace.ranks if rank < layout.world_size]
+    inside = [rank for rank in trace.ranks if rank < layout.world_size]
     return [
         axis
         for axis in MESH_AXES
-        if axis in _NAMES
-        and getattr(layout, axis) > 1
-        and len({tuple(at for name, at in place.items() if name != axis) for place in places})
-        == len(places)
+        if axis in _NAMES and getattr(layout, axis) > 1 and differ_without(layout, axis, inside)
     ]

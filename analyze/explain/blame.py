@@ -20,6 +20,7 @@ import pandas as pd
 from ..align.communication.events import CommunicationEvents
 from ..align.communication.waiting import SYNCHRONISING, stood_waiting
 from ..tables.arrays import FloatArray, IntArray
+from ..tables.extremes import greatest_of_group
 from .replay.marks import ISSUE, WAIT
 from .replay.program import Program
 
@@ -86,25 +87,24 @@ def _caused(events: CommunicationEvents, program: Program) -> pd.Series:
 def _last_members(program: Program, start: FloatArray) -> IntArray:
     """Return the mark of the last member of each operation; -1 where two came at once."""
     mark, join = program.members
-    order = np.lexsort((start[mark], join))
-    mark, join = mark[order], join[order]
-    is_last = np.append(join[1:] != join[:-1], True)[: len(join)]
-    tied = np.append(False, (join[1:] == join[:-1]) & (start[mark[1:]] == start[mark[:-1]]))
+    came = start[mark]
+    is_last = came == greatest_of_group(came, join)
+    mark, join = mark[is_last], join[is_last]
     last = np.full(program.joins, NOBODY, np.int64)
-    last[join[is_last]] = np.where(tied[: len(mark)][is_last], NOBODY, mark[is_last])
+    last[join] = np.where(np.bincount(join)[join] > 1, NOBODY, mark)
     return last
 
 
 def _releases(program: Program, last: IntArray) -> _Releases:
     """Return when and by whom the rank of each mark was last released from waiting for another one."""
     marks = program.marks
-    row = np.arange(len(marks))
+    row = np.arange(len(marks), dtype=np.int32)
     rank, end = marks["rank"].to_numpy(np.int64), marks["end_ns"].to_numpy(np.float64)
     is_wait = (marks["mark"].to_numpy() == WAIT) & (end > marks["start_ns"].to_numpy())
     for_whom = np.where(is_wait, last[marks["join"].to_numpy()], NOBODY)
     blocked = (for_whom != NOBODY) & (rank[for_whom] != rank)
-    root = np.maximum.accumulate(np.where(marks["is_root"].to_numpy(bool), row, 0))
-    wait = np.maximum.accumulate(np.where(blocked, row, NOBODY))
+    root = np.maximum.accumulate(np.where(marks["is_root"].to_numpy(bool), row, np.int32(0)))
+    wait = np.maximum.accumulate(np.where(blocked, row, np.int32(NOBODY)))
     released = wait >= root
     return _Releases(
         end[np.where(released, wait, root)], np.where(released, for_whom[wait], NOBODY)

@@ -40,9 +40,11 @@ def median_of_others(
     group = combined(*keys)
     if counts is None:
         order = sorted_in_groups(value, group)
-    else:
+    elif np.isnan(value).any():
         # Rows that do not count come last in their group, beyond every middle that is read.
         order = np.lexsort((value, ~counts, group)).astype(np.int32)
+    else:
+        order = sorted_in_groups(np.where(counts, value, np.nan), group)
     ordered, group = value[order], group[order]
     opens = np.append(True, group[1:] != group[:-1])[: len(group)]
     head = np.flatnonzero(opens).astype(np.int32)

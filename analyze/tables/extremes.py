@@ -39,7 +39,7 @@ def any_by_group(value: BoolArray, group: IntArray) -> BoolArray:
 
 def ranks_of_group(rank: IntArray, group: IntArray) -> IntArray:
     """Return for each row how many different ranks its group has."""
-    order = order_of(group)
+    order: IntArray = order_of(group)
     own, by = rank[order], group[order]
     if ((own[1:] < own[:-1]) & (by[1:] == by[:-1])).any():
         order = np.lexsort((rank, group))

@@ -185,8 +185,9 @@ def places_of(trace: Trace, ranks: Sequence[int]) -> pd.DataFrame:
     table = pd.DataFrame({"rank": list(ranks)})
     if trace.layout is None:
         return table.assign(**dict.fromkeys(axes, -1))
-    at = [trace.layout.coordinates(rank) for rank in ranks]
-    return table.assign(**{axis: [place[axis] for place in at] for axis in axes})
+    return table.assign(
+        **{axis: list(position_of_ranks(trace.layout, Axis(axis), ranks).values()) for axis in axes}
+    )
 
 
 def stage_of_ranks(trace: Trace, ranks: list[int]) -> dict[int, int]:
@@ -194,6 +195,12 @@ def stage_of_ranks(trace: Trace, ranks: list[int]) -> dict[int, int]:
     if trace.layout is None:
         return dict.fromkeys(ranks, -1)
     return position_of_ranks(trace.layout, Axis.PP, ranks)
+
+
+def differ_without(layout: ParallelLayout, axis: str, ranks: Sequence[int]) -> bool:
+    """Tell if ranks are all at different places when that along one axis is left out."""
+    stride, size = layout.stride(axis), int(getattr(layout, axis))
+    return len({rank - rank // stride % size * stride for rank in ranks}) == len(ranks)
 
 
 def position_of_ranks(layout: ParallelLayout, axis: Axis, ranks: Sequence[int]) -> dict[int, int]:

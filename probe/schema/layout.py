@@ -63,7 +63,7 @@ class ParallelLayout:
     @property
     def world_size(self) -> int:
         """Return the number of ranks."""
-        return prod(getattr(self, axis) for axis in MESH_AXES)
+        return self.pp * self.dp * self.cp * self.tp
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return the position of a rank on each mesh axis.

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pandas as pd
 
+from ...tables.extremes import greatest_of_group, least_of_group, ranks_of_group
+from ...tables.sorting import sorted_in_groups
 from ..communication.events import BLOCKING_NS, CommunicationEvents
 from ..communication.waiting import SYNCHRONISING
 
@@ -67,9 +69,11 @@ def _across_clocks(frame: pd.DataFrame, clock_of: Callable[[int], str]) -> pd.Da
     clocks = {rank: clock_of(rank) for rank in frame["rank"].unique().tolist()}
     if len(set(clocks.values())) == len(clocks):
         return frame
-    number = pd.Series(pd.factorize(frame["rank"].map(clocks))[0], index=frame.index)
-    by_join = number.groupby(frame["join"])
-    return frame[by_join.transform("min") != by_join.transform("max")]
+    clock_of_rank = np.zeros(max(clocks) + 1, np.int32)
+    clock_of_rank[list(clocks)] = pd.factorize(np.array([*clocks.values()], dtype=object))[0]
+    clock, join = clock_of_rank[frame["rank"].to_numpy()], frame["join"].to_numpy()
+    rows: pd.DataFrame = frame[least_of_group(clock, join) != greatest_of_group(clock, join)]
+    return rows
 
 
 def _by_common_end(frame: pd.DataFrame) -> pd.Series:
@@ -77,7 +81,7 @@ def _by_common_end(frame: pd.DataFrame) -> pd.Series:
     stood = ~frame["host"] | ((frame["wait_end_ns"] - frame["wait_start_ns"]) > BLOCKING_NS)
     kinds = [kind.value for kind in SYNCHRONISING]
     rows = frame[frame["kind"].isin(kinds) & frame["end_ns"].notna() & stood]
-    rows = rows[rows.groupby("join")["rank"].transform("nunique") > 1]
+    rows = rows[ranks_of_group(rows["rank"].to_numpy(), rows["join"].to_numpy()) > 1]
     early = _unexplained(rows)
     rows, early = rows[early.notna()], early.dropna()
     # A clock that is set in mid-capture is wrong in a part of it only.
@@ -125,15 +129,21 @@ def _by_causality(frame: pd.DataFrame) -> pd.Series:
     A wrong clock is wrong at all of a rank's receives that waited for their data, stamps that scatter
     at some of them: an eighth, the first eight at least, or a quarter of few, does not tell.
     """
-    p2p = frame[frame["is_p2p"]]
-    receives = p2p[~p2p["is_send"] & p2p["end_ns"].notna()].set_index("join")
-    sends = p2p[p2p["is_send"]].groupby("join")["start_ns"].min()
-    ahead = (receives["end_ns"] - sends.reindex(receives.index)).dropna()
-    rank = receives["rank"].reindex(ahead.index).to_numpy()
-    by_rank = ahead.groupby(rank)
-    number = by_rank.rank(method="first")
-    count = by_rank.transform("size")
+    is_p2p, is_send, start, join = (
+        frame[name].to_numpy() for name in ("is_p2p", "is_send", "start_ns", "join")
+    )
+    sent = np.full(int(join.max(initial=-1)) + 1, np.inf)
+    sends = np.flatnonzero(is_p2p & is_send)
+    np.minimum.at(sent, join[sends], start[sends].astype(np.float64))
+    receives = np.flatnonzero(is_p2p & ~is_send & np.isfinite(sent[join]) & frame["end_ns"].notna())
+    ahead = frame["end_ns"].to_numpy(np.float64)[receives] - sent[join[receives]]
+    rank = frame["rank"].to_numpy()[receives]
+    order = sorted_in_groups(ahead, rank)
+    sorted_rank = rank[order]
+    opens = np.append(True, sorted_rank[1:] != sorted_rank[:-1])[: len(order)]
+    first = np.flatnonzero(opens)
+    count = np.diff(np.append(first, len(order)))
     told = np.maximum(np.minimum(LEAST_IN_PART, np.ceil(count / _FEW)), count // _MANY)
-    chosen = (number == told).to_numpy()
-    usual = pd.Series(ahead.to_numpy()[chosen], index=rank[chosen])
+    chosen = np.sort(order[first + told.astype(np.int64) - 1])
+    usual = pd.Series(ahead[chosen], index=rank[chosen])
     return usual[usual < -MAX_SKEW_NS]

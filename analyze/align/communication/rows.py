@@ -72,6 +72,24 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
     return pd.DataFrame(columns, copy=False)
 
 
+def sent_rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
+    """Return what ``communication_rows`` has of these: rank, step, group_id, axis, kind, size_bytes, is_send."""
+    table, step = _chosen(trace.tables.get(name, TABLES[name].empty()), windows)
+    if not windows.has_marks:
+        step = np.full(len(step), WHOLE_CAPTURE)
+    direction = "direction" if name == "p2p" else "kind"
+    columns = {
+        "rank": _narrow(table, "rank"),
+        "step": narrow(step),
+        "group_id": _names(table, "group_id"),
+        "axis": _names(table, "axis"),
+        "kind": _names(table, direction),
+        "size_bytes": _integers(table, "size_bytes"),
+        "is_send": (name == "p2p") & _one_of(table, direction, (Direction.SEND.value,)),
+    }
+    return pd.DataFrame(columns, copy=False)
+
+
 def _chosen(table: pa.Table, windows: StepWindows) -> tuple[pa.Table, IntArray]:
     """Return the rows of the analysed steps and ranks, each event once (its last row).
 

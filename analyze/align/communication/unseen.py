@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.terms import Axis, CollectiveKind, StepDetail
 
-from ...tables.trace import Trace
+from ...tables.trace import Trace, differ_without
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..steps.windows import StepWindows
@@ -52,12 +52,8 @@ def _recorded_along(layout: ParallelLayout, ranks: Sequence[int]) -> list[str]:
     Where one rank is recorded of each group, it stands for the group: what it does with the others
     is part of its passes. Experts are shared by ranks of the data and context axes.
     """
-    places = [layout.coordinates(rank) for rank in ranks if rank < layout.world_size]
-    along = []
-    for axis in MESH_AXES:
-        others = {tuple(at for name, at in place.items() if name != axis) for place in places}
-        if len(others) < len(places):
-            along.append(axis)
+    inside = [rank for rank in ranks if rank < layout.world_size]
+    along = [axis for axis in MESH_AXES if not differ_without(layout, axis, inside)]
     if layout.ep > 1 and not {Axis.DP.value, Axis.CP.value}.isdisjoint(along):
         along.append(Axis.EP.value)
     return along

@@ -14,6 +14,7 @@ from meshscope.probe.schema.terms import CollectiveKind
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.extremes import greatest_of_group, ranks_of_group
+from ...tables.numbering import numbered
 from .events import CommunicationEvents
 
 _WAITS = ("wait_ns", "early_ns", "wait_caused_ns")
@@ -152,9 +153,16 @@ def traffic_by_group(
     if frame.empty:
         return pd.DataFrame(columns=columns)
     members = dict(zip(trace_groups["group_id"].astype(str), trace_groups["ranks"], strict=True))
-    per_join = frame.groupby(["group_id", "axis", "join"], as_index=False, observed=True).agg(
-        wire_ns=("wire_ns", "max"), size_bytes=("size_bytes", "max")
-    )
+    group, axis = (frame[name].cat.codes.to_numpy(np.int64) for name in ("group_id", "axis"))
+    own = numbered(group, axis, frame["join"].to_numpy())
+    most = {
+        name: greatest_of_group(frame[name].to_numpy(), own) for name in ("wire_ns", "size_bytes")
+    }
+    first = np.zeros(int(own.max()) + 1, np.int64)
+    first[own[::-1]] = np.arange(len(own))[::-1]
+    first = first[np.argsort(frame["join"].to_numpy()[first], kind="stable")]
+    per_join = frame[["group_id", "axis", "join"]].iloc[first]
+    per_join = per_join.assign(**{name: value[first] for name, value in most.items()})
     is_told = frame["wire_ns"].notna()
     wait = stood_waiting(frame).where(is_told).groupby(frame["group_id"], observed=True)
     groups = per_join.groupby(["group_id", "axis"], as_index=False, observed=True)

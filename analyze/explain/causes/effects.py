@@ -120,11 +120,6 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     del keys
     cells["work_ns"] = np.bincount(own, weights=work[busy], minlength=cells_of)
     cells["compute_ns"] = np.bincount(own, weights=compute, minlength=cells_of)
-    whole = cells["compute_ns"].where(cells["compute_ns"] > 0, 1.0)
-    for direction, part in passes.items():
-        cells[direction] = np.bincount(own, weights=part, minlength=cells_of) / whole
-    cells["is_pass"] = sum(cells[name] for name in PASSES) > MOSTLY
-    cells["clock_ns"] = 0.0
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
     rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))
     # Of a known mesh the ranks of a stage hold the same part of the model.
@@ -132,6 +127,12 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     classes = peer_classes(program, rank, step, kinds_of)
     cells["peer_class"] = classes.of_step[run]
     cells, cell = idle_as_one(cells, cell, run)
+    own, cells_of = cell[busy], len(cells)
+    whole = cells["compute_ns"].where(cells["compute_ns"] > 0, 1.0)
+    for direction, part in passes.items():
+        cells[direction] = np.bincount(own, weights=part, minlength=cells_of) / whole
+    cells["is_pass"] = sum(cells[name] for name in PASSES) > MOSTLY
+    cells["clock_ns"] = 0.0
     return Work(
         cell=cell,
         cells=cells,

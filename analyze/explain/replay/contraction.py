@@ -131,9 +131,7 @@ class Contraction:
         waits, first = self.edges.waits, self.graph.node_count
         ends = [waits[self.released], waits[self.kept], _rows_of(self.edges.is_root)]
         before = [np.searchsorted(own, rows, side="right").astype(np.int32) - 1 for own in ends]
-        last = [
-            np.append(own, np.int32(-1))[at] for own, at in zip(ends, before, strict=True)
-        ]
+        last = [np.append(own, np.int32(-1))[at] for own, at in zip(ends, before, strict=True)]
         head = np.maximum.reduce(last)
         released, kept, root = before
         first -= len(ends[1]) + len(ends[2])
@@ -180,7 +178,9 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     if must_keep is not None:
         passes_on &= ~must_keep
     lasting = ~edges.is_instant
-    lasting[edges.waits[passes_on & is_alone & (edges.wire_ns == 0) & (edges.offset_ns == 0)]] = False
+    lasting[edges.waits[passes_on & is_alone & (edges.wire_ns == 0) & (edges.offset_ns == 0)]] = (
+        False
+    )
     passes_on &= nothing_between(lasting, edges.issue, edges.waits)
     del lasting
     chained, released = _rows_of(passes_on & is_alone), _rows_of(passes_on & ~is_alone)

@@ -44,7 +44,7 @@ class EffectFolding:
             begin + np.arange(len(source.row), dtype=np.int32)
             for begin, source in zip(begins, sources, strict=True)
         ]
-        self._paths = _paths(sources, targets)
+        self._paths = _paths(sources, targets, len(edges.join))
         self._kept_rows = waits[contraction.kept]
         self._before = members
         self._edge_of_wait = np.full(len(waits), -1, np.int32)
@@ -78,9 +78,9 @@ class EffectFolding:
 
     def _along(self, row: IntArray, ns: FloatArray) -> _Parts:
         """Return what times at rows add to the edges that come behind them on the same path."""
-        row_of, head, last, target = self._paths
-        first = np.searchsorted(row_of, row)
-        inside = first < len(row_of)
+        first_of, head, last, target = self._paths
+        first = first_of[row]
+        inside = first < len(head)
         first, row, ns = first[inside], row[inside], ns[inside]
         count = np.where(head[first] <= row, last[first] - first, 0)
         before = np.cumsum(count) - count
@@ -96,9 +96,10 @@ class _Parts(NamedTuple):
 
 
 class _Paths(NamedTuple):
-    """Rows that edges come from, rising."""
+    """Edges by the row that they come from."""
 
-    row: IntArray
+    first: IntArray
+    """Of each row of the program, how many come from a row before it."""
     head: IntArray
     last: IntArray
     """Where the rows with the same head end."""
@@ -106,13 +107,15 @@ class _Paths(NamedTuple):
     """The edge, or the wanted row behind all edges."""
 
 
-def _paths(sources: tuple[Origin, ...], targets: list[IntArray]) -> _Paths:
+def _paths(sources: tuple[Origin, ...], targets: list[IntArray], rows: int) -> _Paths:
     row = np.concatenate([source.row for source in sources])
     order = order_of(row)
     head = np.concatenate([source.head for source in sources])[order]
     closes = np.flatnonzero(np.append(head[1:] != head[:-1], True)[: len(head)]).astype(np.int32)
     last = np.repeat(closes + 1, np.diff(closes, prepend=-1)).astype(np.int32)
-    return _Paths(row[order], head, last, np.concatenate(targets)[order])
+    count = np.bincount(row, minlength=rows)
+    first = np.cumsum(count, dtype=np.int32) - count.astype(np.int32)
+    return _Paths(first, head, last, np.concatenate(targets)[order])
 
 
 def _found(known: IntArray, values: IntArray) -> tuple[np.ndarray, IntArray]:

@@ -234,11 +234,14 @@ def _in_level_order(
     contraction: Contraction, place: NarrowArray
 ) -> tuple[NarrowArray, IntArray, NarrowArray]:
     """Return the waited edges in the order of the graph's levels, what for, and the ends (or -1)."""
-    edge = place[contraction.waited]
-    order = order_of(edge)
-    ends = contraction.wait_ends
+    # A place is waited at once at most.
+    waits = np.full(len(place), -1, np.int32)
+    waits[place[contraction.waited]] = np.arange(len(contraction.waited), dtype=np.int32)
+    edge = np.flatnonzero(waits >= 0).astype(np.int32)
+    order = waits[edge]
+    ends = contraction.wait_ends[order]
     ends = np.where(ends >= 0, place[ends], np.int32(-1))
-    return edge[order], contraction.waited_for[order], ends[order]
+    return edge, contraction.waited_for[order], ends
 
 
 def _slots(

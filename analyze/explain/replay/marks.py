@@ -130,8 +130,14 @@ def _by_time(rank: IntArray, step: IntArray, start: IntArray) -> IntArray | None
     steps = int(step.max()) - first_step + 1
     if (int(rank.max()) + 1) * steps * length >= 2**62:
         return None
-    chain = rank.astype(np.int64) * steps + (step - first_step)
-    return np.argsort(chain * length + (start - origin), kind="stable")
+    place = rank.astype(np.int64)
+    if steps > 1:
+        place *= steps
+        place += step - first_step
+    place *= length
+    place += start
+    place -= origin
+    return np.argsort(place, kind="stable")
 
 
 def _ends_rise(marks: Marks, order: IntArray) -> bool:

@@ -10,9 +10,10 @@ from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis, CollectiveKind
 
 from ...align.communication.elements import ELEMENT_BYTES, plain_name
-from ...align.communication.rows import communication_rows
+from ...align.communication.rows import sent_rows
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
+from ...tables.numbering import numbered
 from ...tables.trace import Trace, places_of
 
 _SUMS = ["axis", "kind", "pp", "step"]
@@ -27,12 +28,12 @@ def seen_volumes(trace: Trace, windows: StepWindows, layout: ParallelLayout) -> 
         axis, kind (``send`` for messages), pp, step, count, bytes: means over the captured ranks
         of the position; a step in which nothing was sent has zeros.
     """
-    parts = [_rows(trace, windows, name, layout) for name in ("collective", "p2p")]
-    rows = pd.concat(parts, ignore_index=True)
     places = places_of(trace, list(trace.ranks))
     ranks_at = places.groupby("pp").size()
-    rows["pp"] = rows["rank"].map(dict(zip(places["rank"], places["pp"], strict=True)))
-    sums = rows.groupby(_SUMS, observed=True)["size_bytes"].agg(["size", "sum"])
+    place = np.zeros(int(places["rank"].max()) + 1, np.int64)
+    place[places["rank"].to_numpy()] = places["pp"].to_numpy()
+    parts = [_sums(_rows(trace, windows, name, layout), place) for name in ("collective", "p2p")]
+    sums = pd.concat(parts).groupby(level=_SUMS).sum()
     keys = sums.reset_index()[_SUMS[:-1]].drop_duplicates()
     each = keys.merge(pd.DataFrame({"step": windows.steps}), how="cross")
     sums = sums.reindex(pd.MultiIndex.from_frame(each), fill_value=0)
@@ -41,11 +42,28 @@ def seen_volumes(trace: Trace, windows: StepWindows, layout: ParallelLayout) -> 
     return table.assign(count=table["count"] / ranks, bytes=table["bytes"] / ranks)
 
 
+def _sums(rows: pd.DataFrame, place: IntArray) -> pd.DataFrame:
+    """Return how many rows there are of each axis, kind, pipeline position and step, and their bytes."""
+    keys = {name: rows[name].cat for name in ("axis", "kind")}
+    of = [own.codes.to_numpy().astype(np.int64) for own in keys.values()]
+    of += [place[rows["rank"].to_numpy()], rows["step"].to_numpy().astype(np.int64)]
+    number = numbered(*of)
+    count = np.bincount(number)
+    first = np.zeros(len(count), np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    size = np.bincount(number, rows["size_bytes"].to_numpy(), len(count)).astype(np.int64)
+    names = [
+        np.asarray(own.categories, object)[code[first]]
+        for own, code in zip(keys.values(), of, strict=False)
+    ]
+    index = pd.MultiIndex.from_arrays([*names, *(code[first] for code in of[2:])], names=_SUMS)
+    return pd.DataFrame({"size": count, "sum": size}, index)
+
+
 def _rows(trace: Trace, windows: StepWindows, name: str, layout: ParallelLayout) -> pd.DataFrame:
-    rows = communication_rows(trace, windows, name)
-    axis = rows["axis"].astype(str).to_numpy(dtype=object)
+    rows = sent_rows(trace, windows, name)
     if name == "p2p":
-        rows = rows.assign(axis=axis, kind="send")[rows["is_send"].to_numpy(bool)]
+        rows = rows[rows["is_send"].to_numpy(bool)]
     else:
         group = trace.frame("group")
         axes = {
@@ -54,13 +72,15 @@ def _rows(trace: Trace, windows: StepWindows, name: str, layout: ParallelLayout)
         }
         groups = rows["group_id"].cat
         of_group = [axes.get(str(name), "") for name in groups.categories]
-        own = np.array([*of_group, ""], dtype=object)[groups.codes.to_numpy()]
-        is_kept = own != _ALONE
-        kind = rows["kind"].astype(str)
+        own, of_row = np.array([*of_group, ""], dtype=object), groups.codes.to_numpy()
+        axis, kind = rows["axis"], rows["kind"]
         # Context-parallel ranks hold the same weights: they sum gradients, attention sums nothing.
-        is_sum = (axis == Axis.CP.value) & (kind == CollectiveKind.ALL_REDUCE.value).to_numpy(bool)
-        is_replica = (own == Axis.DP.value) & ((axis == Axis.OTHER.value) | is_sum)
-        rows = rows.assign(axis=np.where(is_replica, Axis.DP.value, axis), kind=kind)[is_kept]
+        is_sum = (axis == Axis.CP.value) & (kind == CollectiveKind.ALL_REDUCE.value)
+        is_replica = (own == Axis.DP.value)[of_row] & ((axis == Axis.OTHER.value) | is_sum)
+        if is_replica.any():
+            names = sorted({*axis.cat.categories, Axis.DP.value})
+            axis = axis.cat.set_categories(names).mask(is_replica, Axis.DP.value)
+        rows = rows.assign(axis=axis)[(own != _ALONE)[of_row]]
     return rows[["rank", "step", "axis", "kind", "size_bytes"]]
 
 
@@ -71,7 +91,7 @@ def _replica_axis(layout: ParallelLayout, ranks: tuple[int, ...]) -> str:
     """Return ``dp`` for ranks that hold the same weights, ``alone`` for one rank, else nothing."""
     if len(ranks) < 2:
         return _ALONE
-    if not all(0 <= rank < layout.world_size for rank in ranks):
+    if min(ranks) < 0 or max(ranks) >= layout.world_size:
         return ""
     for axis in (Axis.PP, Axis.TP):
         stride, size = layout.stride(axis), int(getattr(layout, axis))

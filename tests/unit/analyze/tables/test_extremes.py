@@ -4,7 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshscope.analyze.tables.extremes import any_of_group, greatest_of_group, least_of_group
+from meshscope.analyze.tables.extremes import (
+    any_of_group,
+    greatest_of_group,
+    least_of_group,
+    ranks_of_group,
+)
 
 
 @pytest.mark.parametrize("kind", ["floats", "whole", "unknown"])
@@ -32,3 +37,13 @@ def test_no_rows_are_no_groups():
     """Fails when a capture without communication ends with a traceback."""
     nothing = np.empty(0, np.int64)
     assert not len(least_of_group(np.empty(0), nothing))
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_rank_counts_once_in_its_group(is_sorted):
+    """Fails when a member that occurs twice makes an operation of one rank look shared."""
+    random = np.random.default_rng(5)
+    group, rank = random.integers(0, 40, 300), random.integers(0, 6, 300)
+    rank = np.sort(rank) if is_sorted else rank
+    counted = pd.Series(rank).groupby(group).transform("nunique")
+    assert ranks_of_group(rank, group).tolist() == counted.tolist()

@@ -61,3 +61,19 @@ def test_nodes_without_edges_keep_their_own_times():
         np.empty(0, np.int64), np.empty(0, np.int64), np.array([4.0, 6.0]), np.zeros(2)
     )
     assert replay(graph, np.empty(0))[:, 0].tolist() == [4, 6]
+
+
+def test_blocks_in_which_each_target_is_once_need_no_sort():
+    """Fails when edges of a block stand at another place than the sort of all would give them."""
+    random = np.random.default_rng(2)
+    nodes, several = 60, 40
+    target = random.integers(30, nodes, several)
+    blocks = [random.permutation(np.arange(20, nodes))[:25] for _ in range(2)]
+    target = np.concatenate([target, *blocks])
+    source = random.integers(0, 20, len(target))
+    graph = build_graph(source, target, np.zeros(nodes), np.zeros(nodes))
+    same = build_graph(source, target, np.zeros(nodes), np.zeros(nodes), (several, several + 25))
+    assert (same.edge == graph.edge).all()
+    assert (source[graph.edge] == same.source).all()
+    assert (target[graph.edge] == same.target).all()
+    assert (np.diff(graph.edge[graph.target == 40]) > 0).all()
