@@ -153,7 +153,7 @@ def traffic_by_group(
     if frame.empty:
         return pd.DataFrame(columns=columns)
     members = dict(zip(trace_groups["group_id"].astype(str), trace_groups["ranks"], strict=True))
-    group, axis = (frame[name].cat.codes.to_numpy(np.int64) for name in ("group_id", "axis"))
+    group, axis = (np.asarray(frame[name].cat.codes, np.int64) for name in ("group_id", "axis"))
     own = numbered(group, axis, frame["join"].to_numpy())
     most = {
         name: greatest_of_group(frame[name].to_numpy(), own) for name in ("wire_ns", "size_bytes")

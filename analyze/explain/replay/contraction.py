@@ -174,15 +174,7 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     members = np.bincount(edges.member_join)
     own_join = edges.join[edges.waits]
     is_alone = members[own_join] == 1
-    passes_on = (edges.work_ns == 0) & (edges.wire_ns >= 0)
-    if must_keep is not None:
-        passes_on &= ~must_keep
-    lasting = ~edges.is_instant
-    lasting[edges.waits[passes_on & is_alone & (edges.wire_ns == 0) & (edges.offset_ns == 0)]] = (
-        False
-    )
-    passes_on &= nothing_between(lasting, edges.issue, edges.waits)
-    del lasting
+    passes_on = _passing(edges, is_alone, must_keep)
     chained, released = _rows_of(passes_on & is_alone), _rows_of(passes_on & ~is_alone)
     kept = _rows_of(~passes_on)
     heads = _heads(edges, released, kept)
@@ -229,6 +221,19 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
         waited_for=waited_for,
         wait_ends=wait_ends,
     )
+
+
+def _passing(edges: ProgramEdges, is_alone: BoolArray, must_keep: BoolArray | None) -> BoolArray:
+    """Return which waits need no node; ``is_alone``: nobody else is a member of what they wait for."""
+    passes_on = (edges.work_ns == 0) & (edges.wire_ns >= 0)
+    if must_keep is not None:
+        passes_on &= ~must_keep
+    lasting = ~edges.is_instant
+    lasting[edges.waits[passes_on & is_alone & (edges.wire_ns == 0) & (edges.offset_ns == 0)]] = (
+        False
+    )
+    passes_on &= nothing_between(lasting, edges.issue, edges.waits)
+    return passes_on
 
 
 def nothing_between(lasting: BoolArray, issue: IntArray, waits: IntArray) -> BoolArray:
