@@ -16,10 +16,16 @@ MOST_PLACES = 4
 
 def numbered(*keys: IntArray) -> IntArray:
     """Return one number for each combination of whole numbers, in the order they occur in."""
-    number = _in_order(combined(keys[0]))
+    number = combined(keys[0])
     for key in keys[1:]:
-        number = _in_order(combined(number, key))
-    return number.astype(np.int64)
+        if len(key) and _span(number) * _span(key) > MOST_PLACES * len(key):
+            number = _in_order(number)
+        number = combined(number, key)
+    return _in_order(number).astype(np.int64)
+
+
+def _span(number: IntArray) -> int:
+    return int(number.max()) - int(number.min()) + 1
 
 
 def _in_order(number: IntArray) -> IntArray:

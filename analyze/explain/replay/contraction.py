@@ -233,7 +233,7 @@ def _passing(edges: ProgramEdges, is_alone: BoolArray, must_keep: BoolArray | No
         False
     )
     passes_on &= nothing_between(lasting, edges.issue, edges.waits)
-    return passes_on
+    return np.asarray(passes_on)
 
 
 def nothing_between(lasting: BoolArray, issue: IntArray, waits: IntArray) -> BoolArray:
