@@ -119,7 +119,7 @@ def test_without_categories_the_usual_settings_are_assumed_and_said():
         ({"tokens_per_step": None}, "tokens per step"),
         ({"tokens_per_step": 12345}, "do not divide"),
         ({"memory_settings": {"layers": [1, 2]}}, "2 counts are given for 4 stages"),
-        ({"memory_settings": {"layers": [1, 2, 3, 4]}}, "no split of 16 layers"),
+        ({"memory_settings": {"layers": [1, 2, 3, 4]}}, "not a split of 16 layers"),
     ],
 )
 def test_what_is_missing_is_named(lacks, why):
