@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import Dash, dcc, html
 from flask import Flask, Response, request
 
-from . import api, callbacks
+from . import ahead, api, callbacks, chart_library
 from .background import Background
 from .kept_analysis import KeptAnalyses
 from .proxy import Below
@@ -24,11 +24,6 @@ _INDEX = """<!DOCTYPE html>
 <title>{%title%}</title>{%favicon%}{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
 </html>"""
-
-_CHARTS = "_dash-component-suites/plotly/package_data/plotly.min.js"
-"""The largest script. Dash asks for it only once a page with a chart is there; browsers get it before."""
-_CHARTS_FOR_S = 600
-"""Its address has no version: after so long a browser asks whether it is still the same."""
 
 _THEME = {
     "fontFamily": FONT,
@@ -69,7 +64,7 @@ def create_app(
         requests_pathname_prefix=f"{access.prefix}/",
         routes_pathname_prefix="/",
         suppress_callback_exceptions=True,
-        index_string=_INDEX.replace("{charts}", f"{access.prefix}/{_CHARTS}"),
+        index_string=_INDEX.replace("{charts}", f"{access.prefix}/{chart_library.ADDRESS}"),
         title="meshscope",
         update_title=None,  # type: ignore[arg-type]
         # A tunnel to a cluster is slow, and the scripts shrink to a quarter.
@@ -92,20 +87,13 @@ def create_app(
     callbacks.register(app, store)
     api.register(app.server, store)
     _mark_missing_pages(app.server, store)
-    _let_browsers_keep_charts(app.server)
+    chart_library.register(app.server)
+    if background is not None:
+        ahead.register(app.server, store, Background())
     guard(app.server, access, list(app.csp_hashes()), lambda: app.callback_map)
     if access.prefix:
         app.server.wsgi_app = Below(app.server.wsgi_app, access.prefix)
     return app
-
-
-def _let_browsers_keep_charts(server: Flask) -> None:
-    @server.after_request
-    def keep(response: Response) -> Response:
-        if request.path == f"/{_CHARTS}":
-            response.cache_control.private = True
-            response.cache_control.max_age = _CHARTS_FOR_S
-        return response
 
 
 def _mark_missing_pages(server: Flask, store: RunStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TypeVar
 
 from meshscope.analyze import Trace
@@ -34,38 +35,43 @@ class DrawnSteps:
     def __init__(self, trace: Trace) -> None:
         """Hold nothing yet."""
         self._trace = trace
+        # Who comes while a step is made waits for it: two at once would take twice as long.
+        self._making = threading.RLock()
         self._whole: dict[int, StepSlices] = {}
         self._outlines: dict[int, StepSlices] = {}
         self._parts: dict[tuple[int, tuple[int, ...]], StepSlices] = {}
 
     def whole(self, step: int) -> StepSlices:
         """Return a step with the slices of all ranks."""
-        found = self._whole.get(step)
-        if found is None:
-            found = step_slices(self._trace, step)
-            keep_few(self._whole, step, found)
-        return found
+        with self._making:
+            found = self._whole.get(step)
+            if found is None:
+                found = step_slices(self._trace, step)
+                keep_few(self._whole, step, found)
+            return found
 
     def outline(self, step: int) -> StepSlices:
         """Return a step with all its rows; its slices may be missing."""
         if self._is_whole(step):
             return self.whole(step)
-        found = self._outlines.get(step)
-        if found is None:
-            found = step_outline(self._trace, step)
-            keep_few(self._outlines, step, found)
-        return found
+        with self._making:
+            found = self._outlines.get(step)
+            if found is None:
+                found = step_outline(self._trace, step)
+                keep_few(self._outlines, step, found)
+            return found
 
     def of(self, step: int, ranks: tuple[int, ...]) -> StepSlices:
         """Return a step with the rows and slices of some of its ranks, in the order of its rows."""
         if self._is_whole(step):
             whole = self.whole(step)
             return whole if ranks == whole.ranks else of_ranks(whole, ranks, ())
-        found = self._parts.get((step, ranks))
-        if found is None:
-            found = step_slices(self._trace, step, ranks)
-            keep_few(self._parts, (step, ranks), found)
-        return found
+        with self._making:
+            found = self._parts.get((step, ranks))
+            if found is None:
+                found = step_slices(self._trace, step, ranks)
+                keep_few(self._parts, (step, ranks), found)
+            return found
 
     def _is_whole(self, step: int) -> bool:
         return step == WHOLE_CAPTURE or len(self._trace.ranks) <= MOST_ROWS

@@ -161,10 +161,7 @@ class RunStore:
         return found
 
     def _has_just_ended(self, run_id: str, path: Path) -> bool:
-        """Return whether the processes of a run went away since it was read.
-
-        What they wrote last need not wait until a running job is worth another look.
-        """
+        """Return whether the processes of a run went away since: what they wrote last is read at once."""
         with self._lock:
             kept = self._loaded.get(run_id)
         return kept is not None and is_running(kept) and self._are_gone(path)
@@ -234,10 +231,8 @@ class RunStore:
         """Return one line for everything in the folder, newest first.
 
         Args:
-            max_new: How many runs may be analysed in this call; the others that
-                were never analysed are ``pending``, so that a folder of many
-                runs opens at once and fills up over the next calls. None while
-                another call analyses: those who ask again do not wait for it.
+            max_new: How many runs may be analysed in this call; others are ``pending``, so that a folder
+                of many runs opens at once. None while another call analyses: nobody waits for it.
         """
         paths = [path for path in sorted(self.root.iterdir()) if not path.name.startswith(".")]
         entries = [self._known_entry(path) for path in paths]
@@ -293,6 +288,11 @@ class RunStore:
         """Return what the summaries of a large run say; None of any other run."""
         path = self.path_of(run_id)
         return None if path is None else self._summaries.get(path, self._look(path))
+
+    def is_ready(self, run_id: str) -> bool:
+        """Return whether the analysis of a run is at hand or kept on disk: it is read in a moment."""
+        path = self.path_of(run_id)
+        return path is not None and self._known_entry(path).state == "ready"
 
     def is_analysed(self, run_id: str) -> bool:
         """Return whether the analysis of a run is at hand."""

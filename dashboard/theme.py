@@ -9,6 +9,8 @@ import plotly.graph_objects as go
 
 from meshscope.probe.schema.terms import Severity
 
+from .margins import margins
+
 GRAPH_CONFIG: Any = {
     # plotly's default toolbar offers to send the figure to its vendor's cloud.
     "showSendToCloud": False,
@@ -83,7 +85,7 @@ def styled(figure: go.Figure, height: int) -> go.Figure:
     """
     figure.update_layout(
         height=height,
-        margin={"l": 8, "r": 16, "t": 8, "b": 8},
+        margin=margins(figure, height),
         paper_bgcolor=PAPER,
         plot_bgcolor=PAPER,
         font={"family": FONT, "size": 13, "color": INK},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,8 @@ AXIS_COLOURS = {
 _MARKS = ("circle", "square", "diamond", "cross", "triangle-up", "star", "x", "pentagon")
 _HEIGHT_PX = 340
 _CELL_PX, _BORDER_PX, _MOST_PX = 26, 90, 640
-_MOST_CELLS, _POINT_PX = 64, 5
-"""Ranks of a matrix whose cells are all drawn; beyond, pairs that sent are points so wide."""
+_MOST_CELLS, _MOST_BLOCKS = 64, 110
+"""Ranks of a matrix whose cells are all drawn; beyond, ranks share so many rows and columns."""
 _PAIR_TEXT = "rank %{y} to rank %{x}<br>%{customdata[0]}, %{customdata[1]}<extra></extra>"
 
 
@@ -67,7 +67,7 @@ def bandwidth_figure(rows: Sequence[Row]) -> go.Figure:
     figure.update_xaxes(type="log", title="message size, bytes", exponentformat="power")
     figure.update_yaxes(type="log", title=f"bus bandwidth, {unit}", exponentformat="power")
     styled(figure, _HEIGHT_PX)
-    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.14}, margin={"t": 44})
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.14}, margin={"t": 72})
     columns = ["group", "axis", "operation", "message size, bytes", "bus bandwidth, GB/s"]
     names = ("group_id", "axis", "kind", "size_from_bytes")
     cells = [[*(row[name] for name in names), row["median_bytes_per_s"] / 1e9] for row in order]
@@ -95,7 +95,7 @@ def _point_text(name: str, row: Row) -> str:
 def pair_figure(pairs: Sequence[Pair]) -> go.Figure:
     """Return the matrix of sends: colour is the bandwidth, or the bytes where none is known.
 
-    Of many ranks only the pairs that sent are drawn: nearly all cells of such a matrix are empty.
+    Of many ranks some share a row and a column, where the slowest pair wins; see ``pair_ranks_each``.
 
     Args:
         pairs: Those that sent.
@@ -122,11 +122,9 @@ def pair_figure(pairs: Sequence[Pair]) -> go.Figure:
         figure.update_xaxes(type="category", nticks=32)
         figure.update_yaxes(type="category", nticks=32, autorange="reversed")
     else:
-        at = np.isfinite(values)
-        figure.add_trace(_points(target[at], source[at], values[at], text[at], scale))
-        ends = [ranks.min() - 1, ranks.max() + 1]
-        figure.update_xaxes(range=ends)
-        figure.update_yaxes(range=ends[::-1])
+        blocks = _Blocks(pair_ranks_each(pairs), ranks, -values if has_speed else values)
+        figure.add_trace(_shared_cells(blocks, source, target, values, text, scale))
+        figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="to rank", showgrid=False)
     figure.update_yaxes(title="from rank", showgrid=False)
     rows = [
@@ -158,17 +156,51 @@ def _cells(ranks: IntArray, values: FloatArray, text: ObjectArray, scale: str) -
     )
 
 
-def _points(
-    target: IntArray, source: IntArray, values: FloatArray, text: ObjectArray, scale: str
-) -> go.Scatter:
-    marker = {
-        "symbol": "square",
-        "size": _POINT_PX,
-        "color": values,
-        "colorscale": SEQUENTIAL,
-        "cmin": 0,
-        "colorbar": {"thickness": 12, "outlinewidth": 0, "title": scale},
-    }
-    return go.Scatter(
-        x=target, y=source, mode="markers", marker=marker, customdata=text, hovertemplate=_PAIR_TEXT
+class _Blocks(NamedTuple):
+    """How ranks share the rows and columns of a matrix."""
+
+    each: int
+    ranks: IntArray
+    badness: FloatArray
+    """By pair: the worst one of a cell is the one that it shows."""
+
+
+def pair_ranks_each(pairs: Sequence[Pair]) -> int:
+    """Return how many ranks share a row and a column of the matrix of sends."""
+    count = len({rank for pair in pairs for rank in pair[:2]})
+    return 1 if count <= _MOST_CELLS else -(-count // _MOST_BLOCKS)
+
+
+def _shared_cells(  # noqa: PLR0913 - by pair: its ends, its value and its words
+    blocks: _Blocks,
+    source: IntArray,
+    target: IntArray,
+    values: FloatArray,
+    text: ObjectArray,
+    scale: str,
+) -> go.Heatmap:
+    side = -(-len(blocks.ranks) // blocks.each)
+    row, column = (np.searchsorted(blocks.ranks, ends) // blocks.each for ends in (source, target))
+    cells = np.full((side, side), np.nan)
+    words = np.full((side, side), "", dtype=object)
+    counts = np.bincount(row * side + column, minlength=side * side).reshape(side, side)
+    # The worst comes last, and stays; what is not known stands where nothing is.
+    for at in np.argsort(np.where(np.isfinite(values), blocks.badness, -np.inf), kind="stable"):
+        place = row[at], column[at]
+        others = "" if counts[place] == 1 else f"<br>the worst of {counts[place]:,} pairs here"
+        cells[place] = values[at]
+        words[place] = (
+            f"rank {source[at]} to rank {target[at]}<br>{text[at, 0]}, {text[at, 1]}{others}"
+        )
+    middles = blocks.ranks[:: blocks.each] + (blocks.each - 1) / 2
+    return go.Heatmap(
+        z=cells.astype(np.float32),
+        x=middles,
+        y=middles,
+        text=words,
+        colorscale=SEQUENTIAL,
+        zmin=0,
+        colorbar={"thickness": 12, "outlinewidth": 0, "title": scale},
+        hovertemplate="%{text}<extra></extra>",
+        hoverongaps=False,
     )

@@ -17,7 +17,7 @@ from meshscope.analyze.wording.labels import axis_label
 from meshscope.analyze.wording.words import capitalised
 
 from .. import units
-from ..figures.communication import bandwidth_figure, pair_figure
+from ..figures.communication import bandwidth_figure, pair_figure, pair_ranks_each
 from ..loaded_run import LoadedRun
 from ..state import ViewState
 from .shell import card, chart, empty, name_cell, rejected_notice, run_page, table
@@ -173,6 +173,8 @@ def _pairs(pairs: Sequence[Pair]) -> Component:
     sent = sum(pair.total_bytes for pair in pairs)
     ranks = {end for pair in pairs for end in pair[:2]}
     caption = f"{len(ranks)} ranks sent {units.size(sent)} in messages."
+    if (each := pair_ranks_each(pairs)) > 1:
+        caption += f" A cell shows the worst pair of {each} by {each} ranks."
     return card(title, [chart(pair_figure(pairs), caption, "pairs-graph")])
 
 

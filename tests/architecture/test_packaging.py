@@ -31,6 +31,7 @@ def test_wheel_holds_every_source(wheel_names, sources, project_dir):
     }
     for folder, pattern in (
         ("dashboard/assets", "*"),
+        ("dashboard/charts", "*"),
         ("reference_trainer/configs", "*.toml"),
         ("analyze/wording", "*.toml"),
         ("probe/schema", "*.toml"),

@@ -1,8 +1,12 @@
 """What a browser gets before the first page: which scripts early, and what it may keep."""
 
+import gzip
 import re
 
 import pytest
+from plotly.offline import get_plotlyjs_version
+
+from meshscope.dashboard.chart_library import ADDRESS
 
 
 def test_the_library_of_charts_comes_with_the_first_answer(client):
@@ -15,6 +19,19 @@ def test_the_library_of_charts_comes_with_the_first_answer(client):
         assert answer.content_type.startswith(("text/javascript", "application/javascript"))
         assert answer.cache_control.max_age == 600
         assert answer.cache_control.private
+        tag = answer.headers["ETag"]
+    assert client.get(address, headers={"If-None-Match": tag}).status_code == 304
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+def test_the_library_of_charts_is_a_bundle_of_what_pages_draw(client, encoding):
+    """Fails when a browser reads three times as much as bars, points and heatmaps need, or another version."""
+    with client.get(f"/{ADDRESS}", headers={"Accept-Encoding": encoding}) as answer:
+        sent = answer.data
+    assert answer.headers.get("Content-Encoding", "identity") == encoding
+    text = (gzip.decompress(sent) if encoding == "gzip" else sent).decode()
+    assert f"plotly.js (cartesian - minified) v{get_plotlyjs_version()}" in text[:100]
+    assert len(text) < 2_000_000
 
 
 @pytest.mark.parametrize(
