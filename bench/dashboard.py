@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,7 @@ REST_S = 8
 """What is made before somebody asks for it is done, and unused memory given back."""
 PATIENCE_MS = 300_000
 ZOOMS, CLIENTS = 12, 50
+STILL_MEASURED = 503
 GB, MB = 1e9, 1e6
 
 
@@ -93,6 +95,16 @@ class Server:
         request = urllib.request.Request(self.address + path, headers={"Accept-Encoding": "gzip"})
         with urllib.request.urlopen(request, timeout=PATIENCE_MS / 1e3) as answer:
             return answer.read()
+
+    def has(self, path):
+        """Return whether something is there; False while it is still measured."""
+        try:
+            self.get(path)
+        except urllib.error.HTTPError as error:
+            if error.code != STILL_MEASURED:
+                raise
+            return False
+        return True
 
 
 @contextmanager
@@ -239,7 +251,8 @@ def first_start(folder, caches, names):
                 line("analysis, once", f"{time.monotonic() - begin:.1f} s", "")
         most = one.resident_bytes("VmHWM")
         line("  server, most while it analyses", f"{most / GB:.2f} GB", "<= 1 GB")
-        one.get(f"/api/v1/runs/{names[0]}/communication.json")
+        while not one.has(f"/api/v1/runs/{names[0]}/communication.json"):
+            time.sleep(1)
         time.sleep(1)
         line("  CPU, with the pages that are kept", f"{one.children_cpu_s():.1f} s", "")
     with server(folder, caches) as one:

@@ -18,39 +18,59 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from .kept_analysis import Kept, KeptAnalyses
 from .loaded_run import LoadedRun, analysed_run, line_of, placement
+from .page_maker import PageMaker, Process, making
 from .paths import LastAccount
 from .run_files import source_state
 from .typical import typical_step
 
 LEAST_BYTES = 4 << 20
 """Of the files of a run: half a million records, whose analysis takes several seconds."""
-_KEPT = "kept"
+_KEPT, _PAGES = "kept", "pages"
 _PROGRAM = f"from {__name__} import run; run()"
 _MOST_PATHS = 4
 _LOG = logging.getLogger(__name__)
 
 
-def analyse_apart(path: Path, elsewhere: Path) -> subprocess.Popen[str] | None:
+def analyse_apart(path: Path, elsewhere: Path) -> Process | None:
     """Have a run analysed and its analysis kept; return the process, which goes on with pages. None if it failed.
 
     Args:
         path: The run.
         elsewhere: Folder of the analyses that cannot lie in their run.
     """
-    command = [sys.executable, "-P", "-c", _PROGRAM, str(path), str(elsewhere)]
+    process = _started(path, elsewhere)
+    if process is None or process.stdout is None:
+        return None
+    with process.stdout as told:
+        is_kept = told.readline().strip() == _KEPT
+    return process if is_kept else None
+
+
+def page_maker(
+    folder: Path, path: Path, elsewhere: Path, process: Process | None = None
+) -> PageMaker:
+    """Return who makes the pages of a run whose analysis is kept.
+
+    Args:
+        folder: Of the analysis.
+        path: The run.
+        elsewhere: Folder of the analyses that cannot lie in their run.
+        process: The one that does so already, if there is one.
+    """
+    return PageMaker(folder, lambda: _started(path, elsewhere, _PAGES), process)
+
+
+def _started(path: Path, elsewhere: Path, *words: str) -> Process | None:
+    command = [sys.executable, "-P", "-c", _PROGRAM, str(path), str(elsewhere), *words]
+    told = subprocess.DEVNULL if words else subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, text=True)
     except OSError as error:
         _LOG.warning("no process for the analysis of %s: %s", path, error)
         return None
-    assert process.stdout is not None
-    with process.stdout as told:
-        is_kept = told.readline().strip() == _KEPT
     # Nobody else waits for it to end.
     threading.Thread(target=process.wait, daemon=True).start()
-    return process if is_kept else None
+    return process
 
 
 def main(path: Path, elsewhere: Path) -> int:
@@ -61,9 +81,20 @@ def main(path: Path, elsewhere: Path) -> int:
     pages = KeptAnalyses(elsewhere).keep(path, kept, line_of(run), before)
     if pages is None:
         return 1
-    sys.stdout.write(f"{_KEPT}\n")
-    sys.stdout.flush()
-    _prepare(replace(run, pages=pages))
+    with suppress(OSError), making(pages.folder):
+        sys.stdout.write(f"{_KEPT}\n")
+        sys.stdout.flush()
+        _prepare(replace(run, pages=pages))
+    return 0
+
+
+def make_pages(path: Path, elsewhere: Path) -> int:
+    """Keep what the slowest pages say of a run whose analysis is kept; return the exit code."""
+    kept = KeptAnalyses(elsewhere).read(path)
+    if kept is None or kept.pages is None:
+        return 1
+    with suppress(OSError), making(kept.pages.folder):
+        _prepare(analysed_run(path, run_id=path.name, version=0, accounts=LastAccount(), kept=kept))
     return 0
 
 
@@ -93,5 +124,7 @@ def _steps(run: LoadedRun) -> list[int]:
 
 
 def run() -> None:
-    """End as the analysis of the run on the command line ends."""
-    sys.exit(main(*map(Path, sys.argv[1:3])))
+    """End as what the command line names ends: an analysis, or the pages of one."""
+    path, elsewhere, *words = sys.argv[1:]
+    work = make_pages if words == [_PAGES] else main
+    sys.exit(work(Path(path), Path(elsewhere)))

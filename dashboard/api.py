@@ -16,6 +16,7 @@ from . import summary_api, tile, views
 from .instant import instant, sentences
 from .live import live
 from .loaded_run import LoadedRun
+from .page_maker import StillMeasuredError
 from .perfetto import window_trace
 from .plain_json import plain_json
 from .spreadsheet import to_csv
@@ -27,6 +28,8 @@ from .wait import wait_json
 
 LIST_MAX_NEW = 4
 """Runs that one request for the list may analyse."""
+_RETRY_S = 2
+"""After which a program may ask again for what is still measured."""
 
 _TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = {
     "overview": lambda _store, run, _state: views.overview(run),
@@ -115,6 +118,12 @@ def register(server: Flask, store: RunStore) -> None:
     @api.get("/<path:address>")
     def nothing(address: str) -> Response:
         return _error(404, f"there is nothing at {address[:128]}")
+
+    @api.errorhandler(StillMeasuredError)
+    def later(error: StillMeasuredError) -> Response:
+        answer = _refusal(503, error_to_json(error))
+        answer.headers["Retry-After"] = str(_RETRY_S)
+        return answer
 
     @api.errorhandler(MeshscopeError)
     def missing(error: MeshscopeError) -> Response:

@@ -85,15 +85,20 @@ def create_app(
         defaultColorScheme="auto",
     )
     callbacks.register(app, store)
-    api.register(app.server, store)
-    _mark_missing_pages(app.server, store)
-    chart_library.register(app.server)
-    if background is not None:
-        ahead.register(app.server, store, Background())
+    _register_addresses(app.server, store)
     guard(app.server, access, list(app.csp_hashes()), lambda: app.callback_map)
     if access.prefix:
         app.server.wsgi_app = Below(app.server.wsgi_app, access.prefix)
     return app
+
+
+def _register_addresses(server: Flask, store: RunStore) -> None:
+    """Add what is not Dash's: the API, the library of charts, and what comes of asking for a page."""
+    api.register(server, store)
+    chart_library.register(server)
+    _mark_missing_pages(server, store)
+    if store.background is not None:
+        ahead.register(server, store, Background())
 
 
 def _mark_missing_pages(server: Flask, store: RunStore) -> None:

@@ -28,6 +28,7 @@ from .addresses import inner
 from .api import LIST_MAX_NEW
 from .controls import marked_view
 from .loaded_run import LoadedRun
+from .page_maker import StillMeasuredError
 from .pages import (
     communication,
     compare,
@@ -44,6 +45,7 @@ from .pages import (
     summary,
     timeline,
     trust,
+    waiting,
 )
 from .pages import live as live_page
 from .shown_run import run_at, view_links
@@ -77,7 +79,7 @@ def _timeline(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
     return page
 
 
-_FIRST_S = 0.7
+_FIRST_S = 1.5
 """For so long a page is left to be drawn."""
 _WITH_CHARTS = ("overview", "summary", "live", "timeline", "mesh")
 """Pages that have a chart in any case."""
@@ -98,10 +100,17 @@ def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
     if place is None or place[1] not in _PAGES:
         return shell.not_found("This address is not a page of the dashboard.")
     try:
-        draw, state = _PAGES[place[1]], parse_query(query)
-        return store.drawn(place[0], lambda run: draw(store, run, state))
+        state = parse_query(query)
+        return store.drawn(place[0], lambda run: _drawn(store, run, place[1], state))
     except MeshscopeError as error:
         return shell.not_found(str(error))
+
+
+def _drawn(store: RunStore, run: LoadedRun, page: str, state: ViewState) -> Component:
+    try:
+        return _PAGES[page](store, run, state)
+    except StillMeasuredError:
+        return waiting.layout(run, page, state)
 
 
 def exists(store: RunStore, path: str) -> bool:
@@ -117,6 +126,7 @@ def exists(store: RunStore, path: str) -> bool:
 def register(app: Dash, store: RunStore) -> None:
     """Add the callbacks of all pages."""
     _register_navigation(app, store)
+    _register_waiting(app, store)
     timeline_callbacks.register(app, store)
     _register_mesh(app, store)
     _register_compare(app, store)
@@ -175,6 +185,23 @@ def _register_navigation(app: Dash, store: RunStore) -> None:
         options = Patch()
         options["quickFilterText"] = words or ""
         return options
+
+
+def _register_waiting(app: Dash, store: RunStore) -> None:
+    """Add what shows a page once that is measured which it waits for."""
+
+    @app.callback(
+        Output("page", "children", allow_duplicate=True),
+        Input("page-wait", "n_intervals"),
+        State("url", "pathname"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
+    def show_measured(_: int | None, path: str | None, query: str | None) -> Any:
+        run, place = run_at(store, path, "page"), parse_path(inner(path))
+        if run is None or place is None or waiting.is_waiting(run, place[1]):
+            return no_update
+        return page_of(store, path, query)
 
 
 def _register_drawing(

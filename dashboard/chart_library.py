@@ -26,7 +26,7 @@ def register(server: Flask) -> None:
     @server.get(f"/{ADDRESS}")
     def chart_library() -> Response:
         plain, packed, tag = _contents()
-        is_packed = "gzip" in request.accept_encodings
+        is_packed = request.accept_encodings.quality("gzip") > 0
         response = Response(packed if is_packed else plain, mimetype="text/javascript")
         if is_packed:
             response.content_encoding = "gzip"

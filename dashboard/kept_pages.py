@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import stat
-import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,11 @@ from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.manifest import write_json
 from meshscope.probe.schema.reading import open_file
 
-from .clock import monotonic_s
+from .page_maker import PageMaker, StillMeasuredError
 
 _MOST_BYTES = 1 << 26
 """Larger values are neither kept nor read."""
 _MOST_VALUES = 40
-_PATIENCE_S, _LOOK_S = 120.0, 0.1
 _LOG = logging.getLogger(__name__)
 
 
@@ -35,25 +33,29 @@ class KeptPages:
     """Of the analysis."""
     analysis: str
     """Hash of what the analysis is of, and of what it says."""
-    maker: subprocess.Popen[str] | None = None
-    """The process that still keeps values, if there is one."""
+    maker: PageMaker | None = None
+    """Who makes values of a large run; None where the server does."""
+
+    def awaited(self, name: str, *, begin: bool = True) -> dict[str, Any] | None:
+        """Return a value; None where the server has to make it.
+
+        Args:
+            name: Which one.
+            begin: Whether a process is to make it, where none does.
+
+        Raises:
+            StillMeasuredError: A process makes it.
+        """
+        found = self.read(name)
+        if found is None and self.maker is not None:
+            if self.maker.is_making() or (begin and self.maker.begin()):
+                raise StillMeasuredError
+            # It may have been kept between the two looks.
+            found = self.read(name)
+        return found
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return a value; None if none is kept, or it is damaged. While a process keeps some, it is waited for."""
-        until_s = monotonic_s() + _PATIENCE_S
-        while True:
-            is_last = self.maker is None or self.maker.poll() is not None
-            found = self._kept(name)
-            if found is not None or is_last or monotonic_s() > until_s:
-                return found
-            self._wait()
-
-    def _wait(self) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            if self.maker is not None:
-                self.maker.wait(_LOOK_S)
-
-    def _kept(self, name: str) -> dict[str, Any] | None:
+        """Return a value; None if none is kept, or it is damaged."""
         with suppress(MeshscopeError, OSError, ValueError, RecursionError):
             with open_file(self._place(name), most_bytes=_MOST_BYTES) as file:
                 found = json.loads(file.read())

@@ -10,7 +10,7 @@ from pathlib import Path
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.rundir import is_run_directory
 
-from .apart import LEAST_BYTES, analyse_apart
+from .apart import LEAST_BYTES, analyse_apart, page_maker
 from .kept_analysis import Kept, KeptAnalyses, may_keep
 from .loaded_run import LoadedRun, Times, analysed_run, line_of
 from .paths import LastAccount
@@ -50,8 +50,9 @@ def kept_run(  # noqa: PLR0913 - all that a server knows of a run
     is_recent = times.as_of_ns is not None
     can_keep = analyses is not None and may_keep(path, is_recent=is_recent, is_gone=times.is_gone)
     kept = None if is_anew or analyses is None else analyses.read(path)
-    if kept is None and not is_anew and can_keep and size >= LEAST_BYTES and analyses is not None:
-        kept = _kept_apart(path, analyses)
+    is_large = size >= LEAST_BYTES and analyses is not None and is_run_directory(path)
+    if is_large and analyses is not None and not is_anew:
+        kept = _kept_apart(path, analyses, kept, can_keep=can_keep)
     if kept is not None:
         try:
             return read(kept=kept)
@@ -66,15 +67,21 @@ def kept_run(  # noqa: PLR0913 - all that a server knows of a run
     return run
 
 
-def _kept_apart(path: Path, analyses: KeptAnalyses) -> Kept | None:
-    """Return the analysis that a process of its own makes of a run; None where it fails."""
-    if not is_run_directory(path):
-        return None
-    process = analyse_apart(path, analyses.elsewhere)
-    kept = None if process is None else analyses.read(path)
+def _kept_apart(
+    path: Path, analyses: KeptAnalyses, kept: Kept | None, *, can_keep: bool
+) -> Kept | None:
+    """Return an analysis of which a process of its own makes the pages, and the analysis where none is kept.
+
+    None where that fails.
+    """
+    process = None
+    if kept is None and can_keep:
+        process = analyse_apart(path, analyses.elsewhere)
+        kept = None if process is None else analyses.read(path)
     if kept is None or kept.pages is None:
         return kept
-    return kept._replace(pages=replace(kept.pages, maker=process))
+    maker = page_maker(kept.pages.folder, path, analyses.elsewhere, process)
+    return kept._replace(pages=replace(kept.pages, maker=maker))
 
 
 def _state(path: Path) -> SourceState | None:

@@ -169,6 +169,7 @@ class LoadedRun:
         is too large to keep for every run.
 
         Raises:
+            StillMeasuredError: A process of its own measures it.
             MeshscopeError: There is none, see ``path_unknown_because``.
         """
         outline = self.drawn.outline(step)
@@ -186,7 +187,7 @@ class LoadedRun:
         return found
 
     def _kept_path(self, step: int) -> StepPath | None:
-        value = None if self.pages is None else self.pages.read(f"path-{step}")
+        value = None if self.pages is None else self.pages.awaited(f"path-{step}", begin=False)
         if value is None:
             return None
         try:
@@ -216,7 +217,7 @@ class LoadedRun:
         with self._telling:
             found = self._kept.get(name)
             if found is None and self.pages is not None:
-                found = self.pages.read(name)
+                found = self.pages.awaited(name)
             if found is None:
                 found = plain_json(compute())
                 release_unused()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import plotly.graph_objects as go
 
 _SIDE_PX, _TOP_PX, _RIGHT_PX = 12, 8, 16

@@ -21,12 +21,14 @@ from meshscope.analyze.output.timeline.slices import (
 from meshscope.analyze.wording.command_line import command_line
 from meshscope.analyze.wording.limits import limit_texts, limits_to_json, reason_to_json
 from meshscope.analyze.wording.message import NO_ERROR, error_to_json
+from meshscope.analyze.wording.words import capitalised
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.message import message
 
 from .compared import gate_verdict, last_like
 from .loaded_run import LoadedRun, is_running, layout_words, placement
 from .mesh import mesh_facets, rank_step_matrix
+from .page_maker import StillMeasuredError
 from .paths import StepPath, on_rows
 from .rows import drawn_rows, is_beyond, pinned_rows, shown_rows
 from .run_entry import RunEntry
@@ -174,7 +176,25 @@ def critical_path(run: LoadedRun, state: ViewState) -> StepPath | None:
     step = shown_step(run, state)
     if not state.path or run.path_unknown_because(step):
         return None
-    return on_rows(run.path(step), timeline(run, state)[0].ranks)
+    try:
+        path = run.path(step)
+    except StillMeasuredError:
+        return None
+    return on_rows(path, timeline(run, state)[0].ranks)
+
+
+def path_missing_because(run: LoadedRun, state: ViewState) -> str:
+    """Return why a view has no critical path, though it asks for one; empty where it has, or does not ask."""
+    if not state.path:
+        return ""
+    step = shown_step(run, state)
+    if reason := run.path_unknown_because(step):
+        return reason
+    try:
+        run.path(step)
+    except StillMeasuredError as error:
+        return capitalised(f"{error}.")
+    return ""
 
 
 def critical_path_json(run: LoadedRun, state: ViewState) -> dict[str, Any] | None:
@@ -186,7 +206,7 @@ def critical_path_json(run: LoadedRun, state: ViewState) -> dict[str, Any] | Non
         return None
     shown = critical_path(run, state)
     if shown is None:
-        return {"unknown_because": run.path_unknown_because(shown_step(run, state))}
+        return {"unknown_because": path_missing_because(run, state)}
     path = shown.path
     return {
         "start_ns": path.start_ns,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +33,10 @@ AXIS_COLOURS = {
 _MARKS = ("circle", "square", "diamond", "cross", "triangle-up", "star", "x", "pentagon")
 _HEIGHT_PX = 340
 _CELL_PX, _BORDER_PX, _MOST_PX = 26, 90, 640
+_MOST_POINTS, _PLACES_A_DECADE = 128, 60
+"""Points of a series that are all drawn and joined; beyond, those that lie on one another are one."""
+MOST_PAIRS = 2_000
+"""Pairs in the table of the matrix: the slowest."""
 _MOST_CELLS, _MOST_BLOCKS = 64, 110
 """Ranks of a matrix whose cells are all drawn; beyond, ranks share so many rows and columns."""
 _PAIR_TEXT = "rank %{y} to rank %{x}<br>%{customdata[0]}, %{customdata[1]}<extra></extra>"
@@ -51,16 +57,18 @@ def bandwidth_figure(rows: Sequence[Row]) -> go.Figure:
         series.setdefault((row["axis"], row["kind"]), []).append(row)
     for (axis, kind), own in sorted(series.items()):
         name = f"{axis_label(axis)} {kind}"
-        points = _with_gaps(own)
+        points, shared = _apart(own) if len(own) > _MOST_POINTS else (_with_gaps(own), {})
         figure.add_trace(
             go.Scatter(
                 x=[row and row["size_from_bytes"] for row in points],
                 y=[row and row["median_bytes_per_s"] / size for row in points],
-                mode="lines+markers",
+                mode="markers" if shared else "lines+markers",
                 name=plain(name),
                 line={"color": AXIS_COLOURS.get(axis, AXIS_COLOURS["other"]), "width": 1},
                 marker={"symbol": _MARKS[kinds[kind] % len(_MARKS)], "size": 8},
-                hovertext=[row and _point_text(name, row) for row in points],
+                hovertext=[
+                    row and _point_text(name, row, shared.get(id(row), 0)) for row in points
+                ],
                 hoverinfo="text",
             )
         )
@@ -84,11 +92,23 @@ def _with_gaps(rows: Sequence[Row]) -> list[Row | None]:
     return points
 
 
-def _point_text(name: str, row: Row) -> str:
+def _apart(rows: Sequence[Row]) -> tuple[list[Row], dict[int, int]]:
+    """Return the points that do not lie on one another, and how many lie on each of them."""
+    kept: dict[tuple[int, int], Row] = {}
+    shared: Counter[int] = Counter()
+    for row in rows:
+        height = round(_PLACES_A_DECADE * math.log10(max(row["median_bytes_per_s"], 1.0)))
+        first = kept.setdefault((row["size_from_bytes"], height), row)
+        shared[id(first)] += first is not row
+    return [*kept.values()], dict(shared)
+
+
+def _point_text(name: str, row: Row, others: int = 0) -> str:
+    also = f"<br>as fast: {others:,} other groups" if others else ""
     return (
         f"{plain(name)}, group {plain(row['group_id'])}<br>{row['count']} of "
         f"{row['size_from_bytes']:,} bytes or more<br>median {units.rate(row['median_bytes_per_s'], 'B/s')}, "
-        f"best {units.rate(row['best_bytes_per_s'], 'B/s')}"
+        f"best {units.rate(row['best_bytes_per_s'], 'B/s')}{also}"
     )
 
 
@@ -122,21 +142,28 @@ def pair_figure(pairs: Sequence[Pair]) -> go.Figure:
         figure.update_xaxes(type="category", nticks=32)
         figure.update_yaxes(type="category", nticks=32, autorange="reversed")
     else:
-        blocks = _Blocks(pair_ranks_each(pairs), ranks, -values if has_speed else values)
+        blocks = _Blocks(pair_ranks_each(pairs), ranks, slow_is_bad=has_speed)
         figure.add_trace(_shared_cells(blocks, source, target, values, text, scale))
         figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="to rank", showgrid=False)
     figure.update_yaxes(title="from rank", showgrid=False)
+    listed = [pairs[at] for at in _worst_first(values, slow_is_bad=has_speed)[:MOST_PAIRS]]
     rows = [
         [
             *pair[:2],
             pair.total_bytes / 1e6,
             None if pair.bytes_per_s is None else pair.bytes_per_s / 1e9,
         ]
-        for pair in pairs
+        for pair in (pairs if len(pairs) <= MOST_PAIRS else listed)
     ]
     figure = with_table(figure, ["from rank", "to rank", "MB", "GB/s"], rows)
     return styled(figure, min(_BORDER_PX + _CELL_PX * len(ranks), _MOST_PX))
+
+
+def _worst_first(values: FloatArray, *, slow_is_bad: bool) -> list[int]:
+    """Return the places of values from the worst on; what is not known comes last."""
+    badness = values if slow_is_bad else -values
+    return np.argsort(np.where(np.isfinite(values), badness, np.inf), kind="stable").tolist()  # type: ignore[no-any-return]
 
 
 def _cells(ranks: IntArray, values: FloatArray, text: ObjectArray, scale: str) -> go.Heatmap:
@@ -161,8 +188,8 @@ class _Blocks(NamedTuple):
 
     each: int
     ranks: IntArray
-    badness: FloatArray
-    """By pair: the worst one of a cell is the one that it shows."""
+    slow_is_bad: bool
+    """Whether the lowest value of a cell is the one that it shows, else the highest."""
 
 
 def pair_ranks_each(pairs: Sequence[Pair]) -> int:
@@ -171,7 +198,7 @@ def pair_ranks_each(pairs: Sequence[Pair]) -> int:
     return 1 if count <= _MOST_CELLS else -(-count // _MOST_BLOCKS)
 
 
-def _shared_cells(  # noqa: PLR0913 - by pair: its ends, its value and its words
+def _shared_cells(
     blocks: _Blocks,
     source: IntArray,
     target: IntArray,
@@ -185,7 +212,7 @@ def _shared_cells(  # noqa: PLR0913 - by pair: its ends, its value and its words
     words = np.full((side, side), "", dtype=object)
     counts = np.bincount(row * side + column, minlength=side * side).reshape(side, side)
     # The worst comes last, and stays; what is not known stands where nothing is.
-    for at in np.argsort(np.where(np.isfinite(values), blocks.badness, -np.inf), kind="stable"):
+    for at in reversed(_worst_first(values, slow_is_bad=blocks.slow_is_bad)):
         place = row[at], column[at]
         others = "" if counts[place] == 1 else f"<br>the worst of {counts[place]:,} pairs here"
         cells[place] = values[at]

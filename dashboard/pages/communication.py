@@ -17,7 +17,12 @@ from meshscope.analyze.wording.labels import axis_label
 from meshscope.analyze.wording.words import capitalised
 
 from .. import units
-from ..figures.communication import bandwidth_figure, pair_figure, pair_ranks_each
+from ..figures.communication import (
+    MOST_PAIRS,
+    bandwidth_figure,
+    pair_figure,
+    pair_ranks_each,
+)
 from ..loaded_run import LoadedRun
 from ..state import ViewState
 from .shell import card, chart, empty, name_cell, rejected_notice, run_page, table
@@ -175,6 +180,8 @@ def _pairs(pairs: Sequence[Pair]) -> Component:
     caption = f"{len(ranks)} ranks sent {units.size(sent)} in messages."
     if (each := pair_ranks_each(pairs)) > 1:
         caption += f" A cell shows the worst pair of {each} by {each} ranks."
+    if len(pairs) > MOST_PAIRS:
+        caption += f" The table has the worst {MOST_PAIRS:,} of {len(pairs):,} pairs."
     return card(title, [chart(pair_figure(pairs), caption, "pairs-graph")])
 
 

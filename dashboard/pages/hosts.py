@@ -18,6 +18,8 @@ from meshscope.analyze.output.text.placement import (
 from meshscope.probe.schema.printable import printable
 
 from ..loaded_run import LoadedRun, placement
+from ..page_maker import StillMeasuredError
+from . import waiting
 from .shell import card, empty, name_cell, table
 
 _TITLE = "Mesh on the hosts"
@@ -25,7 +27,10 @@ _TITLE = "Mesh on the hosts"
 
 def hosts_cards(run: LoadedRun) -> list[Component]:
     """Return where the mesh lies, with violations and their price, and the better order where there is one."""
-    found, layout = placement(run), run.trace.layout
+    try:
+        found, layout = placement(run), run.trace.layout
+    except StillMeasuredError:
+        return waiting.cards(_TITLE)
     if found["hosts"] is None or layout is None:
         return [card(_TITLE, [empty("Placement unknown", unknown_placement(found))])]
     shown = hosts_table(_with_coordinates(run, found))

@@ -24,7 +24,7 @@ from ..path_words import path_sentence
 from ..paths import Outlines, StepPath, outlines
 from ..rows import ShownRows, is_beyond, names_rank, shown_rows
 from ..state import ViewState, parse_query, view_at, with_hidden, with_pin
-from ..views import critical_path, shown_step
+from ..views import critical_path, path_missing_because, shown_step
 from ..views import timeline as timeline_view
 from ..wait import place_row, wait_arrow
 from .shell import card, chart, empty, notice, rejected_notice, run_page
@@ -391,7 +391,6 @@ def _notices(run: LoadedRun, state: ViewState) -> list[str]:
         )
     if state.rank is not None and state.rank not in run.trace.ranks:
         notices.append(f"Rank {state.rank} is not in this run; all ranks are shown.")
-    reason = run.path_unknown_because(shown_step(run, state))
-    if state.path and reason:
+    if reason := path_missing_because(run, state):
         notices.append(f"No critical path is drawn. {reason}")
     return notices

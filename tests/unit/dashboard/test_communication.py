@@ -153,3 +153,27 @@ def test_groups_are_lines_of_one_trace():
     assert list(trace.x) == [1024, 2048, None, 1024, 2048]
     cells = figure.layout.meta["table"]["rows"]
     assert cells[1] == ["a", "tp", "all_reduce", 2048, 1.0]
+
+
+def test_points_on_one_another_are_drawn_once():
+    """Fails when thousands of equal groups keep the browser busy, or a slow one of them is lost."""
+    row = {"axis": "tp", "kind": "all_reduce", "size_from_bytes": 1024}
+    rows = [
+        row
+        | {"group_id": f"g{at}", "median_bytes_per_s": speed, "best_bytes_per_s": 2e9, "count": 3}
+        for at, speed in enumerate([1e8, *[1e9] * 500])
+    ]
+    figure = bandwidth_figure(rows)
+    (trace,) = figure.data
+    assert sorted(trace.y) == [0.1, 1.0]
+    assert "as fast: 499 other groups" in trace.hovertext[list(trace.y).index(1.0)]
+    assert len(figure.layout.meta["table"]["rows"]) == 501
+
+
+def test_the_table_of_very_many_pairs_has_the_slowest():
+    """Fails when a page of 16,384 ranks carries megabytes of pairs, or leaves out the slow one."""
+    ranks = 5000
+    pairs = [pair._replace(bytes_per_s=1e9) if pair[0] == 4321 else pair for pair in sends(ranks)]
+    rows = pair_figure(pairs).layout.meta["table"]["rows"]
+    assert len(rows) == 2000
+    assert rows[0][:2] == [4321, 4322]

@@ -2,16 +2,19 @@
 
 import json
 import threading
+import time
 
 import pytest
 from tests.unit.dashboard.conftest import write_synthetic
 from tests.unit.dashboard.test_kept_analysis import age, only, opened
 
-from meshscope.dashboard import loaded_run
+from meshscope.dashboard import create_app, loaded_run
 from meshscope.dashboard.background import Background
+from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.kept_analysis import KeptAnalyses
 from meshscope.dashboard.kept_pages import KeptPages
 from meshscope.dashboard.loaded_run import placement
+from meshscope.dashboard.page_maker import StillMeasuredError, making
 from meshscope.dashboard.run_files import ANALYSIS
 from meshscope.dashboard.store import RunStore
 
@@ -109,6 +112,13 @@ def apart(monkeypatch):
     monkeypatch.setattr("meshscope.dashboard.kept_run.LEAST_BYTES", 0)
 
 
+def made(run, pages=("communication", "memory", "kernels")):
+    """Wait until a process has made the pages of a run."""
+    while run.pages.maker.is_making():
+        time.sleep(0.1)
+    assert all(run.pages.read(name) for name in pages)
+
+
 def test_a_large_run_is_analysed_in_a_process_of_its_own(folder, tmp_path, apart, monkeypatch):
     """Fails when the memory of an analysis stays with the server, or its pages have to measure the run again."""
     for name in ("account_or_end", "communication_to_json"):
@@ -117,10 +127,72 @@ def test_a_large_run_is_analysed_in_a_process_of_its_own(folder, tmp_path, apart
     run = opened(folder, tmp_path / "cache")
     assert run.is_kept
     assert str(run.diagnosis.findings[0].claim).startswith("Rank 3")
+    made(run)
     assert run.communication()["collective_count"] > 0
     step = run.diagnosis.ledger["step"].iloc[0]
     assert any(place.name.startswith("page-path-") for place in run.pages.folder.iterdir())
     assert run.path_unknown_because(step) == ""
+
+
+def test_after_a_restart_a_process_makes_the_missing_pages(folder, tmp_path, apart, monkeypatch):
+    """Fails when a server that is started again soon measures a large run itself, for a page that holds up others."""
+    made(opened(folder, tmp_path / "cache"))
+    for place in (only(folder) / ANALYSIS).glob("page-*"):
+        place.unlink()
+    monkeypatch.setattr(loaded_run, "communication_to_json", None)
+    run = opened(folder, tmp_path / "cache")
+    with pytest.raises(StillMeasuredError):
+        run.communication()
+    made(run)
+    assert run.communication()["collective_count"] > 0
+
+
+def test_pages_that_another_server_makes_are_not_made_again(folder, tmp_path, apart):
+    """Fails when two servers, or one before and after a restart, measure the same large run."""
+    made(opened(folder, tmp_path / "cache"))
+    for place in (only(folder) / ANALYSIS).glob("page-*"):
+        place.unlink()
+    with making(only(folder) / ANALYSIS):
+        run = opened(folder, tmp_path / "cache")
+        with pytest.raises(StillMeasuredError):
+            run.communication()
+        assert run.pages.maker.process is None
+
+
+def test_a_process_that_fails_leaves_pages_to_the_server(folder, tmp_path, apart, monkeypatch):
+    """Fails when a page of a run says for ever that it is still measured."""
+    made(opened(folder, tmp_path / "cache"))
+    (only(folder) / ANALYSIS / NAME).unlink()
+    monkeypatch.setattr("meshscope.dashboard.apart.sys.executable", "/bin/false")
+    run = opened(folder, tmp_path / "cache")
+    with pytest.raises(StillMeasuredError):
+        run.communication()
+    while run.pages.maker.is_making():
+        time.sleep(0.01)
+    assert run.communication()["collective_count"] > 0
+
+
+def test_pages_and_their_twins_say_that_they_are_still_measured(folder, tmp_path, apart):
+    """Fails when a page waits for a minute, or ends in an error, while a process measures its run."""
+    made(opened(folder, tmp_path / "cache"))
+    for place in (only(folder) / ANALYSIS).glob("page-*"):
+        place.unlink()
+    name = only(folder).name
+    analyses = KeptAnalyses(tmp_path / "cache")
+    app = create_app(folder, analyses=analyses)
+    store = RunStore(folder, analyses=analyses)
+    with making(only(folder) / ANALYSIS):
+        for page in ("communication", "links", "memory", "kernels"):
+            answer = app.server.test_client().get(f"/api/v1/runs/{name}/{page}.json")
+            assert answer.status_code == 503
+            assert int(answer.headers["Retry-After"]) > 0
+            assert "still being measured" in answer.json["error"]
+            assert "Still being measured" in str(page_of(store, f"/run/{name}/{page}", ""))
+        mesh = str(page_of(store, f"/run/{name}/mesh", ""))
+        assert "Still being measured" in mesh
+        assert "Every rank in every step" in mesh
+        line = str(page_of(store, f"/run/{name}/timeline", "?path=1"))
+        assert "No critical path is drawn" in line
 
 
 def test_where_no_process_can_be_had_the_server_analyses(folder, tmp_path, apart, monkeypatch):

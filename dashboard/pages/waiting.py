@@ -1,0 +1,48 @@
+"""What stands on a page while a process of its own still measures what belongs there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from ..loaded_run import LoadedRun, placement
+from ..page_maker import StillMeasuredError
+from ..state import ViewState
+from .shell import card, empty, run_page
+
+_LOOK_MS = 1_000
+_NEEDS: dict[str, Callable[[LoadedRun], object]] = {
+    "communication": LoadedRun.communication,
+    "links": LoadedRun.communication,
+    "memory": LoadedRun.memory,
+    "kernels": LoadedRun.kernels,
+    "mesh": placement,
+}
+"""What a page shows that may still be measured."""
+
+
+def layout(run: LoadedRun, page: str, state: ViewState) -> Component:
+    """Return a page of which nothing is there yet."""
+    return run_page(
+        run, page, [html.H1(page.capitalize(), className="ms-title"), *cards("Measured now")], state
+    )
+
+
+def cards(title: str) -> list[Component]:
+    """Return what stands in place of a part of a page; the page is drawn anew as soon as it is there."""
+    why = "This run is large. What stands here comes as soon as it is measured."
+    box = html.Div(empty("Still being measured", why), role="status")
+    return [card(title, [box]), dcc.Interval(id="page-wait", interval=_LOOK_MS)]
+
+
+def is_waiting(run: LoadedRun, page: str) -> bool:
+    """Return whether a part of a page is still measured."""
+    needed = _NEEDS.get(page)
+    try:
+        if needed is not None:
+            needed(run)
+    except StillMeasuredError:
+        return True
+    return False
