@@ -118,7 +118,8 @@
     // What was asked for before must not come after it.
     window.clearTimeout(timer);
     wanted = {};
-    document.getElementById(button)?.click();
+    if (isDrawing()) timer = window.setTimeout(() => press(button), POLL_MS);
+    else document.getElementById(button)?.click();
   }
 
   function help() {
