@@ -166,6 +166,12 @@ def _worst_first(values: FloatArray, *, slow_is_bad: bool) -> list[int]:
     return np.argsort(np.where(np.isfinite(values), badness, np.inf), kind="stable").tolist()  # type: ignore[no-any-return]
 
 
+def _from_zero(values: FloatArray) -> dict[str, float]:
+    """Return the range of a scale of colours; plotly follows neither end without the other."""
+    known = values[np.isfinite(values)]
+    return {"zmin": 0.0, "zmax": float(known.max(initial=0.0)) or 1.0}
+
+
 def _cells(ranks: IntArray, values: FloatArray, text: ObjectArray, scale: str) -> go.Heatmap:
     names = [str(rank) for rank in ranks.tolist()]
     return go.Heatmap(
@@ -174,7 +180,7 @@ def _cells(ranks: IntArray, values: FloatArray, text: ObjectArray, scale: str) -
         y=names,
         customdata=text,
         colorscale=SEQUENTIAL,
-        zmin=0,
+        **_from_zero(values),
         xgap=1,
         ygap=1,
         colorbar={"thickness": 12, "outlinewidth": 0, "title": scale},
@@ -226,7 +232,7 @@ def _shared_cells(
         y=middles,
         text=words,
         colorscale=SEQUENTIAL,
-        zmin=0,
+        **_from_zero(cells),
         colorbar={"thickness": 12, "outlinewidth": 0, "title": scale},
         hovertemplate="%{text}<extra></extra>",
         hoverongaps=False,

@@ -117,6 +117,7 @@ def test_of_many_ranks_some_share_a_cell(ranks, side):
     figure = pair_figure(sends(ranks))
     (trace,) = figure.data
     assert np.shape(trace.z) == (side, side)
+    assert (trace.zmin, trace.zmax) == (0, 3)
     first, *rows = figure.layout.meta["table"]["rows"]
     assert first == [0, 1, 2.0, None]
     assert rows == [[rank, (rank + 1) % ranks, 2.0, 3.0] for rank in range(1, ranks)]
