@@ -27,7 +27,7 @@ def path_sentence(shown: StepPath) -> str:
     """
     path = shown.path
     if path.pieces.empty:
-        return "Critical path: nothing on it lies in this step."
+        return "No part of the critical path lies in this step."
     total_ns = shown.total_ns()
     classes = _classes(path.by("class"), total_ns)
     ranks = _ranks(path.by("rank"), total_ns)

@@ -43,7 +43,7 @@ def summary_entry(run: SummarisedRun, modified_ns: int) -> RunEntry:
         state="ready",
         layout=run.layout,
         step_time_ns=run.answer.step_ns,
-        mfu_unknown_because="shown from summaries, which hold no model and no peak",
+        mfu_unknown_because="shown from summaries, which contain no model and no peak",
         top_finding=run.claim,
         severity=run.severity,
         is_summary=True,

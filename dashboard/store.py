@@ -40,7 +40,7 @@ DEFAULT_BUDGET_BYTES = 640 << 20
 DEFAULT_PATIENCE = 10.0
 """For how many times as long as it took a look at the files of a run, or its analysis, stands."""
 _NO_RUN_ID = (
-    "has a name that cannot stand in an address. Rename it: up to 128 letters, digits, dots, dashes "
+    "has a name that cannot be used in an address. Rename it: up to 128 letters, digits, dots, dashes "
     "and underscores, beginning with a letter or digit"
 )
 _FIRST_S = 1.0

@@ -25,7 +25,7 @@ class Change(NamedTuple):
     change_ns: float
     words: str
     error_ns: float | None
-    """Half the 95 % interval of the change, by chance of the steps; None where it is not known."""
+    """Half the 95 % interval of the change, from noise between steps; None where it is not known."""
 
 
 def is_beyond_chance(change_ns: float, error_ns: float | None) -> bool:

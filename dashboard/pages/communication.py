@@ -73,9 +73,7 @@ def _overlap(found: Sequence[Row]) -> Component:
         for row in found
     ]
     columns = ["Axis", "On the wire", "Exposed", "Hidden", "Hidden share", "At most"]
-    note = (
-        "Per step of a rank. At most: if every transfer could run beside any compute of its step."
-    )
+    note = "Per rank and step. Upper bound: every transfer runs beside any compute of its step."
     return card(title, [table(columns, rows)], note=note)
 
 
@@ -146,7 +144,7 @@ def _bandwidths(found: Sequence[Row]) -> Component:
         return card(title, [empty("No bandwidth is known", "It needs sizes, members and ends.")])
     low = min(found, key=lambda row: (row["of_like_frac"], row["of_best_frac"]))
     caption = (
-        f"Furthest below its like: group {low['group_id']} ({axis_label(low['axis'])} {low['kind']}) "
+        f"Slowest against similar groups: group {low['group_id']} ({axis_label(low['axis'])} {low['kind']}) "
         f"at {units.percent(low['of_like_frac'], 0)} of the fastest such group."
     )
     order = sorted(found, key=lambda row: (row["of_like_frac"], row["of_best_frac"]))
@@ -174,7 +172,9 @@ def _bandwidths(found: Sequence[Row]) -> Component:
 def _pairs(pairs: Sequence[Pair]) -> Component:
     title = "Sends from rank to rank"
     if not pairs:
-        return card(title, [empty("No messages", "Ranks sent nothing to one another by name.")])
+        return card(
+            title, [empty("No messages", "No send or receive with a named peer was recorded.")]
+        )
     sent = sum(pair.total_bytes for pair in pairs)
     ranks = {end for pair in pairs for end in pair[:2]}
     caption = f"{len(ranks)} ranks sent {units.size(sent)} in messages."
@@ -188,9 +188,7 @@ def _pairs(pairs: Sequence[Pair]) -> Component:
 def _arrivals(found: Sequence[Row]) -> Component:
     title = "How far apart the members arrive"
     if not found:
-        return card(
-            title, [empty("Arrivals unknown", "No clock is shared by the members of a group.")]
-        )
+        return card(title, [empty("Arrivals unknown", "Members of a group have no common clock.")])
     rows = [
         [
             axis_label(row["axis"]),
@@ -201,7 +199,7 @@ def _arrivals(found: Sequence[Row]) -> Component:
         for row in found
     ]
     columns = ["Axis", "Operation", "Count", "Median", "p95", "Most"]
-    note = "From the first member's begin to the last one's, on aligned clocks."
+    note = "From the start of the first member to that of the last, on aligned clocks."
     return card(title, [table(columns, rows, numeric_from=2)], note=note)
 
 
@@ -222,7 +220,7 @@ def _arrivals_by_group(found: Sequence[Row]) -> list[Component]:
         for row in found[:_MOST_ROWS]
     ]
     columns = ["Axis", "Group", "Operation", "Count", "Median", "p95", "Mostly last", "Last"]
-    note = "Who came last is counted where one member came last alone."
+    note = "Last arrivals count only where a single member was last."
     if len(found) > len(rows):
         note += f" The widest {len(rows)} of {len(found)} rows; the JSON has all."
     return [card("Arrivals by group", [table(columns, rows, numeric_from=3)], note=note)]
@@ -239,7 +237,7 @@ def _last(ranks: Mapping[str, Row]) -> Component:
         ]
         for rank, row in late
     ]
-    note = "Collectives that nobody can leave before all have come."
+    note = "Blocking collectives only: no member leaves before all have arrived."
     if len(ranks) > len(late):
         note += f" {len(late)} of {len(ranks)} ranks; the JSON has all."
     columns = ["Rank", "Arrived last", "Share", "Waited a step"]

@@ -110,7 +110,7 @@ def content(
     state = with_before(store, run, state)
     if state.before is None:
         what = "No earlier run has this mesh: choose one" if are_others else "There is no other run"
-        why = "Its step is then set beside the step of this one, class by class. Runs of other folders: meshscope compare BEFORE AFTER."
+        why = "The page then compares both steps class by class. For runs of other folders: meshscope compare BEFORE AFTER."
         return [*notices, empty(what, why)]
     try:
         result = comparison(store, run, state)
@@ -142,7 +142,7 @@ def _gate(result: dict[str, Any]) -> Component:
     verdict = told["verdict"] or "inconclusive"
     badge = dmc.Badge(verdict, color=_VERDICT_COLOUR[verdict], variant="light", radius="sm")
     words = [told["why"] or told["error"], *told.get("notes", ())]
-    note = "meshscope gate, with the one run before as its baseline. Five runs show how much runs differ."
+    note = "As meshscope gate judges it, with one run as the baseline. Five runs would show the noise between runs."
     return card(
         "Gate", [html.Div([badge, html.Span(" ".join(words))], className="ms-gate")], note=note
     )
@@ -166,8 +166,8 @@ def _key_numbers(result: dict[str, Any]) -> Component:
 def _chance(result: dict[str, Any]) -> str:
     share = units.signed_percent(result["change_frac"])
     if result["error_ns"] is None:
-        return f"{share}; by how much steps differ by chance is not known"
-    return f"{share}; ± {units.duration(result['error_ns'])} by chance of the steps"
+        return f"{share}; noise between steps unknown"
+    return f"{share}; ± {units.duration(result['error_ns'])} from noise between steps"
 
 
 def _classes(result: dict[str, Any]) -> Component:
@@ -189,7 +189,9 @@ def _classes(result: dict[str, Any]) -> Component:
     ]
     total = Change("step time", result["change_ns"], " → ".join(map(units.duration, sides)), None)
     parts = sum(row["change_ns"] for row in result["classes"])
-    caption = f"The changes sum to {signed(parts)}; grey ones are no larger than their ±: chance."
+    caption = (
+        f"The changes sum to {signed(parts)}; grey ones are within their ±, so they may be noise."
+    )
     columns = ["Class", "Before", "After", "Change", "±"]
     drawn = [
         chart(change_waterfall(changed, total), caption, "change-graph"),
@@ -229,7 +231,7 @@ def _findings(result: dict[str, Any], run_id: str, state: ViewState) -> Componen
         for row in result["findings"]
     ]
     if not rows:
-        return card("Findings", [empty("No findings", "Neither of the two runs has one.")])
+        return card("Findings", [empty("No findings", "Neither run has a finding.")])
     links = [
         dcc.Link(
             f"Findings of {name}", href=page_address(name, "findings", shown), className="ms-link"
@@ -260,7 +262,7 @@ def _changes(title: str, key: str, changes: Sequence[dict[str, Any]]) -> list[Co
         return []
     names = ["Operator", "Input shapes"] if has_shapes else ["Kernel"]
     columns = [*names, "Calls", "Before", "After", "Change", "More calls", "Longer calls"]
-    note = "Device time per rank and step, most changed first; a change is more calls and longer calls together."
+    note = "Device time per rank and step, largest change first. More calls and longer calls count together."
     return [card(title, [table(columns, rows, numeric_from=len(names))], note=note)]
 
 

@@ -119,7 +119,7 @@ def _ranks(run: LoadedRun, ranks: Sequence[Row], state: ViewState) -> Component:
         "Silent at the end",
         "Process",
     ]
-    note = "Ranks that findings blame come first. Silent: since its own last record, until the last one of any rank."
+    note = "Ranks named by findings come first. Silent: from a rank's last record to the last record of any rank."
     if len(ranks) > len(shown):
         note += f" {len(shown)} of {len(ranks)} ranks; JSON and CSV have all."
     culprits = sum(bool(row["is_culprit"]) for row in shown)
@@ -196,7 +196,7 @@ def _operations(run: LoadedRun, operations: Sequence[Row], state: ViewState) -> 
         "Issued before the last record",
         "Waited at least",
     ]
-    note = "Those that somebody is missing in come first, the oldest before. Who is missing may wait elsewhere: follow the chain to a rank that waits for nobody."
+    note = "Operations with a missing member come first, then by age. A missing rank may wait elsewhere: follow the chain to a rank that waits for nobody."
     if len(operations) > len(rows):
         note += f" {len(rows)} of {len(operations)} operations; JSON and CSV have all."
     return card(

@@ -38,7 +38,7 @@ def hosts_cards(run: LoadedRun) -> list[Component]:
     named = [
         html.Ul([html.Li(printable(claim)) for claim in claims], className="ms-evidence")
         if claims
-        else html.P("No axis lies badly.", className="ms-caption")
+        else html.P("No placement problem found.", className="ms-caption")
     ]
     columns = [
         name.upper() if name in ("pp", "dp", "cp", "tp") else name.capitalize()

@@ -95,14 +95,14 @@ def _host_waits(waits: Sequence[Row]) -> Component:
         ]
         for row in waits
     ]
-    title = "Calls of the host that wait for the device"
+    title = "Host calls that wait for the device"
     if not rows:
         return card(
             title,
-            [empty("No call waited", "The host made none that returns when the device is done.")],
+            [empty("No call waited", "No recorded host call waits for the device.")],
         )
     columns = ["Call", "Inside", "Phase", "Count", "Blocked", "Starved", "Of span", "Ranks"]
-    note = "Blocked is how long the calls lasted; they cost what the device was starved after them."
+    note = "Blocked: duration of the calls. Cost: time the device then had no work."
     return card(title, [table(columns, rows, numeric_from=3)], note=note)
 
 
@@ -173,7 +173,7 @@ def _ranks(ranks: Mapping[str, Row], selected: int | None) -> Component:
         "Of span",
         "Unknown kind",
     ]
-    note = "Starved: nothing was launched that had not started. Launch-bound: the host was launching then."
+    note = "Starved: no launched work was waiting. Launch-bound: the host was launching meanwhile."
     if len(order) > _MOST_RANKS:
         note += f" {_MOST_RANKS} of {len(order)} ranks; the JSON has all."
     return card("Devices", [table(columns, rows)], note=note)

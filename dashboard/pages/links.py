@@ -134,7 +134,7 @@ def _faults(faults: Sequence[Row]) -> Component:
             [
                 empty(
                     "No errors",
-                    "No port counted errors, retransmissions, link failures or pauses that go with slow operations.",
+                    "No port counted errors, retransmissions, link failures or pauses beside slow operations.",
                 )
             ],
         )
@@ -147,14 +147,14 @@ def _faults(faults: Sequence[Row]) -> Component:
         ]
         for row in faults[:_MOST_ROWS]
     ]
-    columns = ["Port", "Counted", "Wire time of like operations", "Operations"]
+    columns = ["Port", "Counted", "Wire time of similar operations", "Operations"]
     return card(title, [table(columns, rows, numeric_from=2)])
 
 
 def _traffic(traffic: Sequence[Row]) -> Component:
     title = "Counted and recorded traffic"
     if not traffic:
-        return card(title, [empty("No network ports", "The samples hold no port of a network.")])
+        return card(title, [empty("No network ports", "No network port was sampled.")])
     rows = [
         [
             name_cell(row["host"]),

@@ -112,7 +112,7 @@ def _numbers(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     last = found["last_step"]
     score = ("Slowest rank", units.UNKNOWN, "no rank could be compared with another")
     if slowest is not None:
-        note = f"rank {slowest['rank']}, time for the work of its peers"
+        note = f"rank {slowest['rank']}, time for the same work, peers = 1"
         score = ("Slowest rank", f"{slowest['slowdown']:.2f} x", note)
     missing = found["missing_ranks"]
     ranks = f"missing: {', '.join(map(str, missing[:8]))}" if missing else "all ranks record"
@@ -125,7 +125,7 @@ def _numbers(found: dict[str, Any]) -> list[tuple[str, str, str]]:
         (
             "MFU now",
             units.percent(found["mfu"]),
-            found["mfu_unknown_because"] or "mean of the same",
+            found["mfu_unknown_because"] or "mean of these steps",
         ),
         score,
         ("Last step", _NONE if last is None else str(last), "the newest that is analysed"),
@@ -160,9 +160,9 @@ def _ranks(run: LoadedRun, state: ViewState, found: dict[str, Any]) -> Component
         for row in rows[:_MOST_RANKS]
     ]
     columns = ["Rank", "Host", "Score", "Last seen", "Waits in", "Process"]
-    note = "Score: time for the work that its peers do in 1."
+    note = "Score: time for the same work, peers = 1."
     if any(row["silent_ns"] is not None for row in rows):
-        note += " Last seen: its last record, before the last one of any rank."
+        note += " Last seen: from a rank's last record to the last record of any rank."
     if len(rows) > _MOST_RANKS:
         note += f" The slowest {_MOST_RANKS} of {len(rows)} ranks; JSON has all."
     is_marked = bool(rows) and rows[0]["rank"] == state.rank

@@ -40,9 +40,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             _terms(result),
         ]
     else:
-        why = (
-            "The probe samples it at the borders of phases; memory snapshots of torch hold it too."
-        )
+        why = "The probe samples it between phases; PyTorch memory snapshots contain it too."
         content.append(empty("No memory was recorded", why))
     if run.trace.layout is not None and run.trace.layout.pp > 1:
         content.append(_balance_to_come())
@@ -76,7 +74,7 @@ def _balance_to_come() -> Component:
         dcc.Interval(id="memory-wait", interval=_SOON_MS, max_intervals=1),
         dcc.Loading(html.Div(html.P("Searching layer splits …"), id="memory-balance")),
     ]
-    note = "As meshscope balance has it. Layers stated in topology.toml of the run count."
+    note = "Same as meshscope balance. Layers stated in the run's topology.toml are used."
     return card("Before and after a balance", waiting, note=note)
 
 

@@ -170,10 +170,10 @@ def _table(run: LoadedRun) -> Component:
         "Removal gain",
         "Excess a step",
         "Waited a step",
-        "Made others wait a step",
+        "Waiting caused a step",
         "Was last",
     ]
-    note = f"Waits and arrivals are those of {counted(steps, 'step')}, in collectives that hold every member until the last has come."
+    note = f"Waits and arrivals over {counted(steps, 'step')}, blocking collectives only."
     if run.diagnosis.waiting is not None:
         note += f" A rank that causes no loss has no removal gain ({_NO_GAIN})."
     if len(stragglers) > _TABLE_ROWS:

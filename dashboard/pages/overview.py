@@ -38,8 +38,8 @@ _ACROSS = (
     "waiting of the others."
 )
 _NEGATIVE = (
-    "A negative one means that the step gets longer with the cause repaired: a repair puts the "
-    "typical time in place of each, and of these some are longer."
+    "Negative: the step gets longer without the cause. A repair sets typical times, and some recorded "
+    "times were shorter."
 )
 
 
@@ -95,9 +95,7 @@ def trust_panel(facts: dict[str, Any], link: str) -> Component:
     listed = (
         html.Ul([html.Li(limit) for limit in limits], className="ms-limits")
         if limits
-        else html.P(
-            "No limit was found: everything that was asked for was captured.", className="ms-note"
-        )
+        else html.P("No limits: everything requested was captured.", className="ms-note")
     )
     pairs = [item for name, value in lines for item in (html.Dt(name), html.Dd(str(value)))]
     more = dcc.Link("Overhead, clocks, losses and assumptions", href=link, className="ms-link")

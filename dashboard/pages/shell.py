@@ -303,7 +303,7 @@ def _state_words(run: LoadedRun) -> str:
 
 def rejected_notice(rejected: Sequence[str]) -> list[Component]:
     """Name the parts of the address that are left out, nothing where all is followed."""
-    words = f"Not understood in the address, and left out: {', '.join(rejected)}."
+    words = f"Ignored in the address: {', '.join(rejected)}."
     return [notice(words)] if rejected else []
 
 

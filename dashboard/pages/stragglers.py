@@ -67,8 +67,8 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return what depends on the query: the suspects, the controls, and the replay."""
     if run.diagnosis.ledger.empty:
         why = (
-            "Nobody can be compared without steps. Start the job with: meshscope run -- COMMAND, "
-            "and call step() where the program is not seen to make steps."
+            "Ranks are compared by steps. Start the job with: meshscope run -- COMMAND. "
+            "If no steps are recorded, call meshscope.probe.step()."
         )
         return [*rejected_notice(state.rejected), empty("No steps were recorded", why)]
     is_there = run.replays.is_kept((state.fixes, state.settings))
@@ -131,8 +131,8 @@ def _suspects(run: LoadedRun, rows: Sequence[Row], state: ViewState) -> Componen
         "Confidence",
     ]
     note = (
-        "Most costly first. Slowdown is against its peers; of several ranks the numbers are those of the slowest. "
-        "Ranges here are by the error of the comparison, those of a replay by how its gain differs between steps."
+        "Costliest first. Slowdown: against peers; for several ranks, that of the slowest. "
+        "Ranges: error of the comparison; for a replay, variation of its gain between steps."
     )
     return card(
         "Suspects",
@@ -212,9 +212,7 @@ def _controls(run: LoadedRun, state: ViewState, found: Row) -> Component:
     if run.no_path_because:
         why = f"Repairs cannot be replayed: {run.no_path_because} Record communication of every axis: MESHSCOPE_LEVEL=collectives or above."
         notices.append(notice(why))
-    note = (
-        "Choose what to repair or to set. The server then replays the recorded program with that."
-    )
+    note = "Choose repairs or settings. The server then replays the recorded program with them."
     return card(
         "What if",
         [
@@ -285,9 +283,9 @@ def _numbers(result: Row) -> list[tuple[str, str, str]]:
     error_ns, gain, now_ns = result["error_ns"], result["gain_frac"], result["step_time_ns"]
     margin, between = "error not known", result["error_unknown"] or "error not known"
     if error_ns is not None:
-        margin = f"± {units.duration(error_ns)} by chance"
+        margin = f"± {units.duration(error_ns)} (error of the prediction)"
         low, high = (units.percent(gain + sign * error_ns / now_ns) for sign in (-1, 1))
-        between = f"between {low} and {high} of the step, by chance"
+        between = f"{low} to {high} of the step"
     return [
         ("Step time now", units.duration(now_ns), "mean of the analysed steps"),
         ("Step time then", units.duration(result["predicted_step_time_ns"]), margin),
@@ -317,8 +315,8 @@ def _timelines(run: LoadedRun, state: ViewState) -> list[Component]:
     if pair is None:
         return [
             notice(
-                "No timeline of these changes: another schedule, or other microbatches or layers, "
-                "is simulated from the passes, and not replayed."
+                "No timeline: changes of schedule, microbatches or layers are simulated from the "
+                "passes, not replayed."
             )
         ]
     recorded, then = pair

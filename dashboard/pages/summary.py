@@ -125,9 +125,7 @@ def _trend(run: SummarisedRun, state: ViewState) -> Component:
 def _heatmaps(run: SummarisedRun, state: ViewState) -> Sequence[Component]:
     csv = csv_address(run.run_id, PAGE, "blocks", state)
     each = run.steps_each
-    note = (
-        f"A cell is the mean of {each} steps; it bears the number of the first." if each > 1 else ""
-    )
+    note = f"Each cell is the mean of {each} steps, labelled with the first." if each > 1 else ""
     slow = run.answer.slow[0].verdict.rank if run.answer.slow else None
     if run.answer.ranks > _MOST_FRAMED:
         slow = None  # The frame would hide the row.
@@ -155,7 +153,7 @@ def _deeper(run: SummarisedRun, state: ViewState) -> Component:
     command = command_line("diagnose", run.made.run.resolve(), "--steps", _steps(run))
     lines = [
         "Not in summaries: causes, pipeline bubbles, and which rank each one waited for. "
-        "They need the records of the steps that matter."
+        "They need full records."
     ]
     full = dcc.Link(
         "Account from full records (minutes)",

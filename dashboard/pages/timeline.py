@@ -112,7 +112,7 @@ def _parts(run: LoadedRun, state: ViewState) -> _Parts:
         href=perfetto_address(run.run_id, shown),
         className="ms-link",
         id="timeline-perfetto",
-        title="Open the file at ui.perfetto.dev, or in a Perfetto of your own",
+        title="Open the file at ui.perfetto.dev, or in your own Perfetto",
     )
     entries = filtering_legend(
         run, state, step, window, with_path=path is not None, hatched=transfers is not None
@@ -347,16 +347,16 @@ def _caption(step: StepSlices, window: tuple[int, int], rows: ShownRows) -> str:
         text += f" Shown: {last - first + 1} of {rows.count} rows. Whole step shows all."
     if rows.each > 1:
         text += (
-            f" Each row stands for {rows.each} ranks and shows the slowest of them; ranks that findings "
-            "name come first. Name a rank above to see its groups alone."
+            f" Each row shows the slowest of {rows.each} ranks; ranks named by findings come first. "
+            "Name a rank above to see its groups alone."
         )
     if step.length_ns > _MIN_SKEW * step.longest_ns:
         text += (
-            " Ranks begin the step at different times: it is drawn from the first begin to the last "
-            f"end, while no rank takes longer than {units.duration(step.longest_ns)} for it."
+            " Ranks start the step at different times: drawn from the first start to the last end. "
+            f"The longest rank takes {units.duration(step.longest_ns)}."
         )
     if step.undrawn:
-        text += f" {step.undrawn} communications whose waiting was not seen are not drawn."
+        text += f" {step.undrawn} communications without recorded waiting are not drawn."
     return text
 
 

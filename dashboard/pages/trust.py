@@ -74,7 +74,7 @@ def _numbers(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
         (
             "Steps analysed",
             f"{coverage['steps_analysed']} of {coverage['steps_recorded']}",
-            "the first ones are left out: they hold one-time work",
+            "the first ones are left out: one-time work",
         ),
     ]
 
@@ -112,7 +112,7 @@ def _coverage(facts: dict[str, Any]) -> Component:
 def _overhead(run: LoadedRun, facts: dict[str, Any], state: ViewState) -> Component:
     title, rows = "What recording cost", facts["overhead"]["ranks"]
     if not rows:
-        why = f"Captures of {facts['origin']} do not say what recording cost."
+        why = f"Captures of {facts['origin']} do not record their own cost."
         return card(title, [empty("Overhead unknown", why)])
     cells = [
         [
@@ -145,7 +145,7 @@ def _overhead(run: LoadedRun, facts: dict[str, Any], state: ViewState) -> Compon
 def _losses(facts: dict[str, Any]) -> Component:
     title, losses = "Not recorded, or left out", facts["losses"]
     if not losses:
-        text = "No drop, no damaged block and no missing end is stated for this capture."
+        text = "No dropped records, damaged blocks or missing ends in this capture."
         return card(title, [html.P(text, className="ms-note")])
     return card(title, [_listed(losses)])
 
@@ -205,16 +205,14 @@ def _assumptions(facts: dict[str, Any]) -> Component:
         lines.append(f"Expected memory unknown: {found['unknown_because']}")
     if not lines:
         lines = ["None: the capture states all that the expected memory needs."]
-    note = (
-        "State them under [training] in topology.toml of the run, and they are no longer assumed."
-    )
+    note = "State them under [training] in the run's topology.toml."
     return card("Assumptions", [_listed(lines)], note=note if found["assumed"] else "")
 
 
 def _limits(facts: dict[str, Any]) -> Component:
     limits = facts["limits"]
     if not limits:
-        text = "No limit was found: everything that was asked for was captured."
+        text = "No limits: everything requested was captured."
         return card("All limits", [html.P(text, className="ms-note")])
     return card("All limits", [_listed(limits)])
 

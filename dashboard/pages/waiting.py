@@ -32,7 +32,7 @@ def layout(run: LoadedRun, page: str, state: ViewState) -> Component:
 
 def cards(title: str) -> list[Component]:
     """Return what stands in place of a part of a page; the page is drawn anew as soon as it is there."""
-    why = "This run is large. What stands here comes as soon as it is measured."
+    why = "Large run: this part appears once it is measured."
     box = html.Div(empty("Still being measured", why), role="status")
     return [card(title, [box]), dcc.Interval(id="page-wait", interval=_LOOK_MS)]
 

@@ -75,7 +75,7 @@ def test_a_wrong_query_is_explained(store):
     text = _text(page_of(store, "/run/job/timeline", "?step=99&t0=x&rank=7"))
     assert "Step 99 is not in this run" in text
     assert "Rank 7 is not in this run" in text
-    assert "left out: t0" in text
+    assert "address: t0" in text
 
 
 def test_unreadable_runs_are_rows(store):
@@ -139,7 +139,7 @@ def test_the_timeline_says_why_a_step_is_longer_than_its_ranks(store, monkeypatc
     assert "no rank takes longer" not in _text(timeline.layout(run, ViewState(step=1)))
     skewed = replace(drawn, length_ns=2 * drawn.length_ns)
     monkeypatch.setattr(run.drawn, "whole", lambda _: skewed)
-    assert "no rank takes longer than 66 ms" in _text(timeline.layout(run, ViewState(step=1)))
+    assert "The longest rank takes 66 ms" in _text(timeline.layout(run, ViewState(step=1)))
 
 
 def test_a_window_beside_the_step_is_explained(store):
@@ -152,7 +152,7 @@ def test_a_window_beside_the_step_is_explained(store):
 @pytest.mark.parametrize("page", shell.TABS)
 def test_every_page_names_what_it_leaves_out(store, page):
     """Fails when a page drops a part of the address silently."""
-    assert "left out: foo." in _text(page_of(store, f"/run/job/{page}", "?foo=1"))
+    assert "address: foo." in _text(page_of(store, f"/run/job/{page}", "?foo=1"))
 
 
 @pytest.mark.parametrize(
@@ -193,11 +193,11 @@ def test_a_rank_without_a_cause_has_no_gain(store):
 def test_a_negative_share_is_explained(store):
     """Fails when a cause with a gain below zero stands in the table without a word."""
     run = store.get("job")
-    assert "A negative one" not in _text(overview.layout(run, ViewState()))
+    assert "Negative: the step" not in _text(overview.layout(run, ViewState()))
     (first, *rest) = run.diagnosis.causes
     causes = (replace(first, share_frac=-0.01), *rest)
     less = replace(run, diagnosis=replace(run.diagnosis, causes=causes))
-    assert "A negative one" in _text(overview.layout(less, ViewState()))
+    assert "Negative: the step" in _text(overview.layout(less, ViewState()))
 
 
 def test_a_hang_leads_to_its_step(store):
@@ -381,7 +381,7 @@ def test_a_run_is_compared_with_another(runs_dir, store):
         ("", "No earlier run has this mesh: choose one"),
         ("?before=nope", "cannot be compared: nope: there is no such run"),
         ("?before=notes.txt", "cannot be compared: "),
-        ("?before=../job", "left out: before"),
+        ("?before=../job", "address: before"),
     ],
 )
 def test_a_comparison_that_cannot_be_is_explained(runs_dir, store, query, words):
@@ -402,7 +402,7 @@ def test_a_run_is_compared_with_the_last_like_it(runs_dir, store):
     assert page["compare-before"].value == "like"
     assert page["compare-drawn"].data == "?rank=1&before=like"
     text = _text(page)
-    assert "left out: metric" in text
+    assert "address: metric" in text
     result = comparison(store, store.get("job"), ViewState())
     assert result["before_id"] == "like"
     assert result["gate"]["verdict"] in {"pass", "inconclusive"}

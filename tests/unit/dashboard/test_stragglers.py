@@ -72,7 +72,7 @@ def test_a_simulated_change_has_no_timeline(tmp_path):
     run_id = write_synthetic(tmp_path)
     text = _text(result(RunStore(tmp_path).get(run_id), parse_query("?set=microbatches%3D16")))
     assert "Step time then" in text
-    assert "No timeline of these changes" in text
+    assert "No timeline: changes of schedule" in text
 
 
 def test_what_cannot_be_replayed_is_explained(store):

@@ -139,7 +139,7 @@ def test_what_was_recorded_after_the_last_border_is_told():
     rows = steps(*((0, step, 10 * step, 10) for step in range(4)))
     updates = [{"kind": "optimizer", "start_ns": 41 + 10 * n, "dur_ns": 1} for n in range(20)]
     long = step_windows(trace_of(origin="meshscope", step=rows, span=updates))
-    assert any("hold 20 updates of an optimizer" in limit for limit in texts(long.limits))
+    assert any("contain 20 updates of an optimizer" in limit for limit in texts(long.limits))
     short = step_windows(trace_of(origin="meshscope", step=rows, span=updates[:5]))
     assert not any("after the last finished step" in limit for limit in texts(short.limits))
 
