@@ -93,7 +93,7 @@ def test_too_few_cycles_keep_all_steps_and_say_what_that_hides():
     """Fails when an average in the middle of a capture throws most of it away, or nothing is said."""
     result = diagnose(averaging(15 * MS, every=20))
     assert len(set(result.ledger["step"])) == 22
-    assert any("too seldom for whole cycles" in limit for limit in texts(result.limits))
+    assert any("too few for whole cycles" in limit for limit in texts(result.limits))
 
 
 def test_steps_of_one_cycle_are_no_independent_witnesses():

@@ -62,8 +62,8 @@ def test_other_inputs_are_told_what_is_needed(tmp_path, job):
     write_frame(job.parent, job_frame(SHAPE), "second")
     for path, why in (
         (trace, "no NDTimeline job"),
-        (own, "no NDTimeline job"),
-        (job.parent, "holds 2 jobs"),
+        (own, "is not an NDTimeline job"),
+        (job.parent, "contains 2 jobs"),
         (tmp_path / "absent", "no such file"),
     ):
         with pytest.raises(TraceFormatError, match=why):
