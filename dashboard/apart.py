@@ -81,11 +81,18 @@ def main(path: Path, elsewhere: Path) -> int:
     pages = KeptAnalyses(elsewhere).keep(path, kept, line_of(run), before)
     if pages is None:
         return 1
-    with suppress(OSError), making(pages.folder):
-        sys.stdout.write(f"{_KEPT}\n")
-        sys.stdout.flush()
-        _prepare(replace(run, pages=pages))
+    try:
+        with making(pages.folder):
+            _say_kept()
+            _prepare(replace(run, pages=pages))
+    except BlockingIOError:
+        _say_kept()  # Another process makes the pages.
     return 0
+
+
+def _say_kept() -> None:
+    sys.stdout.write(f"{_KEPT}\n")
+    sys.stdout.flush()
 
 
 def make_pages(path: Path, elsewhere: Path) -> int:
@@ -93,7 +100,7 @@ def make_pages(path: Path, elsewhere: Path) -> int:
     kept = KeptAnalyses(elsewhere).read(path)
     if kept is None or kept.pages is None:
         return 1
-    with suppress(OSError), making(kept.pages.folder):
+    with suppress(BlockingIOError), making(kept.pages.folder):
         _prepare(analysed_run(path, run_id=path.name, version=0, accounts=LastAccount(), kept=kept))
     return 0
 

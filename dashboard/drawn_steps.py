@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TypeVar
 
 from meshscope.analyze import Trace
@@ -43,34 +44,29 @@ class DrawnSteps:
 
     def whole(self, step: int) -> StepSlices:
         """Return a step with the slices of all ranks."""
-        with self._making:
-            found = self._whole.get(step)
-            if found is None:
-                found = step_slices(self._trace, step)
-                keep_few(self._whole, step, found)
-            return found
+        return self._kept(self._whole, step, lambda: step_slices(self._trace, step))
 
     def outline(self, step: int) -> StepSlices:
         """Return a step with all its rows; its slices may be missing."""
         if self._is_whole(step):
             return self.whole(step)
-        with self._making:
-            found = self._outlines.get(step)
-            if found is None:
-                found = step_outline(self._trace, step)
-                keep_few(self._outlines, step, found)
-            return found
+        return self._kept(self._outlines, step, lambda: step_outline(self._trace, step))
 
     def of(self, step: int, ranks: tuple[int, ...]) -> StepSlices:
         """Return a step with the rows and slices of some of its ranks, in the order of its rows."""
         if self._is_whole(step):
             whole = self.whole(step)
             return whole if ranks == whole.ranks else of_ranks(whole, ranks, ())
+        return self._kept(self._parts, (step, ranks), lambda: step_slices(self._trace, step, ranks))
+
+    def _kept(
+        self, kept: dict[Key, StepSlices], key: Key, make: Callable[[], StepSlices]
+    ) -> StepSlices:
         with self._making:
-            found = self._parts.get((step, ranks))
+            found = kept.get(key)
             if found is None:
-                found = step_slices(self._trace, step, ranks)
-                keep_few(self._parts, (step, ranks), found)
+                found = make()
+                keep_few(kept, key, found)
             return found
 
     def _is_whole(self, step: int) -> bool:

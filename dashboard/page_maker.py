@@ -5,12 +5,14 @@ It holds a lock on the folder of the analysis, so that another server, or this o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.message import message
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_TRIES, _BETWEEN_S = 20, 0.05
+"""Who only looks whether somebody holds the lock has it for an instant, too."""
 
 Process = subprocess.Popen[str]
 
@@ -48,9 +53,7 @@ class PageMaker:
         """Return whether a process still makes pages: ours, or that of another server."""
         if self.process is not None and self.process.poll() is None:
             return True
-        with suppress(OSError), making(self.folder):
-            return False
-        return self.folder.is_dir()
+        return _is_locked(self.folder)
 
     def begin(self) -> bool:
         """Have the pages made; return False where that was begun before, or cannot be."""
@@ -65,12 +68,46 @@ class PageMaker:
 def making(folder: Path) -> Iterator[None]:
     """Be seen as the one who makes the pages of an analysis.
 
+    Where the file system has no locks nobody sees it, and two may make the same.
+
     Raises:
-        OSError: Somebody else does, or the folder is gone.
+        BlockingIOError: Somebody else does.
+        OSError: The folder is gone.
     """
     descriptor = os.open(folder, _FOLDER_FLAGS)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    for is_last in (one == _TRIES - 1 for one in range(_TRIES)):
+        if _try_lock(descriptor):
+            return
+        if not is_last:
+            time.sleep(_BETWEEN_S)
+    raise BlockingIOError(errno.EWOULDBLOCK, "another process makes the pages")
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Return whether nobody else has the lock: as on a file system without locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder, _FOLDER_FLAGS)
+    except OSError:
+        return False  # Nobody makes pages of an analysis that is gone.
+    try:
+        return not _try_lock(descriptor)
     finally:
         os.close(descriptor)

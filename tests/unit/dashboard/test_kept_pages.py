@@ -1,5 +1,6 @@
 """What pages say, kept beside the analysis of a run, and what is made before somebody asks."""
 
+import errno
 import json
 import threading
 import time
@@ -14,7 +15,7 @@ from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.kept_analysis import KeptAnalyses
 from meshscope.dashboard.kept_pages import KeptPages
 from meshscope.dashboard.loaded_run import placement
-from meshscope.dashboard.page_maker import StillMeasuredError, making
+from meshscope.dashboard.page_maker import PageMaker, StillMeasuredError, making
 from meshscope.dashboard.run_files import ANALYSIS
 from meshscope.dashboard.store import RunStore
 
@@ -157,6 +158,39 @@ def test_pages_that_another_server_makes_are_not_made_again(folder, tmp_path, ap
         with pytest.raises(StillMeasuredError):
             run.communication()
         assert run.pages.maker.process is None
+
+
+def test_a_folder_without_locks_is_not_always_busy(tmp_path, monkeypatch):
+    """Fails when pages say for ever that they are still measured, on a file system that has no locks."""
+    maker = PageMaker(tmp_path, lambda: None)
+    with making(tmp_path):
+        assert maker.is_making()
+    assert not maker.is_making()
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("meshscope.dashboard.page_maker.fcntl.flock", no_locks)
+    with making(tmp_path):
+        assert not maker.is_making()
+
+
+def test_who_makes_pages_waits_for_those_who_only_look(tmp_path):
+    """Fails when a look for the lock, at the wrong instant, ends the process that is to make the pages."""
+    looked = threading.Event()
+
+    def look():
+        with making(tmp_path):
+            looked.set()
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    assert looked.wait(10)
+    with making(tmp_path):
+        thread.join()
+    with making(tmp_path), pytest.raises(BlockingIOError), making(tmp_path):
+        pass
 
 
 def test_a_process_that_fails_leaves_pages_to_the_server(folder, tmp_path, apart, monkeypatch):
