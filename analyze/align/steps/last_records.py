@@ -25,3 +25,8 @@ def last_records_ns(trace: Trace) -> pd.Series[float]:
         by_rank = times.groupby(frame["rank"]).max()
         latest = latest.combine(by_rank.reindex(latest.index).astype("float64"), np.fmax)
     return latest
+
+
+def last_record_ns(trace: Trace) -> int:
+    """Return the last time that a record of any rank has; 0 without records."""
+    return int(last_records_ns(trace).max()) if trace.ranks else 0

@@ -17,11 +17,12 @@ from meshscope.probe.schema.terms import FindingKind, Severity, StepDetail
 from ...account.hangs.ended import Standstill, stood_still
 from ...account.hangs.hang import WaitGraph
 from ...account.hangs.stacks import stack_messages
+from ...align.steps.last_records import last_record_ns
 from ...tables.arrays import IntArray
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
-from .standstill_words import SHOWN, last_record_ns, where_of, with_attempt
+from .standstill_words import SHOWN, where_of, with_attempt
 
 
 def all_wait_for_silent(trace: Trace, graph: WaitGraph) -> bool:

@@ -10,7 +10,7 @@ import pandas as pd
 from ...account.devices.faults import fault_messages, faulty_devices
 from ...account.hangs.ended import waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
-from ...align.steps.last_records import last_records_ns
+from ...align.steps.last_records import last_record_ns
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -110,7 +110,8 @@ def not_begun(trace: Trace, found: OpenOperation) -> Iterator[Message]:
 def oldest_open(trace: Trace, graph: WaitGraph) -> Message:
     """Return when the first rank began to wait."""
     since_ns = waiting_since_ns(graph)
-    before_ns = last_record_ns(trace) - since_ns
+    # Its issue is a record too; the last one is known to some hundred ns of a wall clock only.
+    before_ns = max(last_record_ns(trace) - since_ns, 0)
     if trace.capabilities.has_comparable_times:
         return message("hang.oldest", before_ns=before_ns)
     moment = f"{datetime.fromtimestamp(since_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -134,11 +135,6 @@ def waited_at_least_ns(trace: Trace, graph: WaitGraph) -> int | None:
 def waiting_since_ns(graph: WaitGraph) -> int:
     """Return when the first rank began to wait in an operation that is open."""
     return min(min(found.since_ns.values()) for found in graph.operations)
-
-
-def last_record_ns(trace: Trace) -> int:
-    """Return the last time that a record of any rank has; 0 without records."""
-    return int(last_records_ns(trace).max()) if trace.ranks else 0
 
 
 def with_attempt(what: Message, trace: Trace) -> Message:

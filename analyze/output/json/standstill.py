@@ -137,7 +137,7 @@ def _operation(found: OpenOperation, moments: _Moments) -> dict[str, Any]:
         "waiting": waiting,
         "missing": [*found.absent, *found.uncaptured],
         "delayed": list(found.delayed),
-        "before_last_record_ns": moments.last_ns - since_ns,
+        "before_last_record_ns": max(moments.last_ns - since_ns, 0),
         "waited_ns": moments.until_ns - since_ns,
         "places": moments.sites_of(found.key, waiting),
     }

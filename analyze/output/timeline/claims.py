@@ -11,13 +11,14 @@ import pandas as pd
 from meshscope.probe.schema.terms import COMPUTE_KINDS, WAIT_SOURCES, Axis, KernelCategory, SpanKind
 
 from ...align.communication.kernels import axis_by_launch
+from ...align.steps.last_records import last_record_ns
 from ...align.steps.whole_capture import WHOLE_CAPTURE
 from ...tables.arrays import BoolArray
 from ...tables.trace import Trace
 from ...wording.labels import axis_label
 from ...wording.quantities import size
 from .categories import OF_AXIS, OF_SPAN, Category
-from .unfinished import OpenWait, last_record_ns
+from .unfinished import OpenWait
 
 _NO_STEP = -1
 """Step of what was recorded outside all steps, or before it was known."""

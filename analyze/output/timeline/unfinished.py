@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...account.hangs.hang import wait_graph
-from ...align.steps.last_records import last_records_ns
+from ...align.steps.last_records import last_record_ns
 from ...tables.trace import Trace
 
 _EVENTS = ("span", "collective", "p2p")
@@ -55,11 +55,6 @@ def last_step(trace: Trace, ranks: Iterable[int]) -> int | None:
     last = [max(_steps_seen(trace, rank), default=-1) for rank in ranks if rank in trace.ranks]
     found = [step for step in last if step in unfinished]
     return min(found or unfinished, default=None)
-
-
-def last_record_ns(trace: Trace) -> int:
-    """Return the last time that a record of any rank has."""
-    return int(last_records_ns(trace).max()) if trace.ranks else 0
 
 
 def with_unfinished(

@@ -326,11 +326,13 @@ def _size(shapes: Sequence[Any], dtypes: Sequence[Any]) -> int:
 
 
 def _splits(kind: CollectiveKind, entry: Mapping[str, Any], side: str) -> str | None:
-    """Return the bytes of each tensor of one side; None where one tensor stands for all members."""
+    """Return the bytes of each tensor of one side; None where one tensor stands for all members, or a type is unknown."""
     shapes = _list(entry.get(f"{side}_sizes"))
     if kind is not CollectiveKind.ALL_TO_ALL or not 1 < len(shapes) <= _MOST_TENSORS:
         return None
-    dtypes = _list(entry.get(f"{side}_dtypes")) or [None]
+    dtypes = _list(entry.get(f"{side}_dtypes"))
+    if not dtypes or not all(item_bytes(_text(dtype)) for dtype in dtypes):
+        return None  # It would have no bytes, unlike what its peers expect.
     sizes = [_size([one], [dtypes[min(at, len(dtypes) - 1)]]) for at, one in enumerate(shapes)]
     return " ".join(map(str, sizes))
 

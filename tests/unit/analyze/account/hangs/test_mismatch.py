@@ -174,6 +174,17 @@ def test_a_pair_of_an_all_to_all_of_lists_whose_sum_is_right(tmp_path, own, name
         assert "16 are expected" in str(found.claim)
 
 
+@pytest.mark.parametrize(("dtypes", "cause"), [([], None), (["Mystery"], "mismatch_dtype")])
+def test_pairs_of_unknown_types_are_not_compared(tmp_path, dtypes, cause):
+    """Fails when a rank whose element type is not in its dump is said to send 0 bytes."""
+    dumps = {rank: dump(rank, [4, 4], name="all_to_all") for rank in range(4)}
+    for rank, value in dumps.items():
+        last = value["entries"][-1]
+        last["input_sizes"] = last["output_sizes"] = [[4]] * 4
+        last["input_dtypes"] = last["output_dtypes"] = dtypes if rank == 2 else ["Float"] * 4
+    assert written(tmp_path, dumps).cause == cause
+
+
 @pytest.mark.parametrize("late", [[3], []])
 def test_a_device_that_has_not_begun_what_others_have_is_named(tmp_path, late):
     """Fails when a device that is held by earlier work reads as a link that is stuck on all ranks."""
@@ -183,6 +194,13 @@ def test_a_device_that_has_not_begun_what_others_have_is_named(tmp_path, late):
     text = " | ".join(map(str, written(tmp_path, dumps).evidence))
     assert ("Not begun on the device of rank 3, but on ranks 0, 1 and 2" in text) == bool(late)
     assert "train_step (train.py:100)" in text
+
+
+def test_what_was_issued_last_is_not_after_the_last_record(tmp_path):
+    """Fails when rounding of wall-clock times shows a time below 0."""
+    evidence = written(tmp_path, {rank: dump(rank, [4, 4]) for rank in range(4)}).evidence
+    (oldest,) = (one for one in evidence if one.code == "hang.oldest_at")
+    assert oldest.values["before_ns"] == 0
 
 
 def test_the_line_of_what_the_others_wait_in(tmp_path):
