@@ -17,6 +17,7 @@ from ...account.hangs.ended import (
 )
 from ...account.hangs.hang import WaitGraph, wait_graph
 from ...account.hangs.stacks import stack_messages
+from ...align.steps.last_records import last_record_ns
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -27,7 +28,6 @@ from .silence import all_silent, all_wait_for_silent, ended_together, silences
 from .standstill_words import (
     SHOWN,
     device_faults_of,
-    last_record_ns,
     not_begun,
     oldest_open,
     operation_message,
