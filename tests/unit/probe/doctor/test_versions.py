@@ -53,9 +53,9 @@ def test_every_core_dependency_is_listed(tmp_path):
         (None, State.MISSING, "not installed"),
     ],
 )
-def test_what_lies_outside_is_told(tmp_path, monkeypatch, version, state, told):
+def test_what_lies_outside_is_reported(tmp_path, monkeypatch, version, state, reported):
     """Fails when a user cannot see that no test ever ran with this version."""
     here = Installed("pandas", version, "2.2", "3.1.1")
     monkeypatch.setattr(module, "core_dependencies", lambda: [here])
     (check,) = (check for check in all_checks(tmp_path) if check.name == "pandas")
-    assert (check.state, check.found) == (state, told)
+    assert (check.state, check.found) == (state, reported)
