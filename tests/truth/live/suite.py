@@ -193,7 +193,7 @@ def _uneven_work() -> Iterator[LiveCase]:
         )
     for layout, reported in ((REPLICAS, False), (PIPELINE, False), (REPLICAS, True)):
         yield LiveCase(
-            row="unequal sequences" + (", told" if reported else ""),
+            row="unequal sequences" + (", described" if reported else ""),
             layout=layout,
             faults=("sequence_imbalance:",),
             kinds=("sequence_imbalance",),

@@ -249,7 +249,7 @@ def test_a_standstill_comes_before_what_costs_time():
 
 
 @pytest.mark.parametrize(
-    ("kind", "where", "is_told"),
+    ("kind", "where", "is_reported"),
     [
         (FindingKind.SLOW_WIRE, {"axis": "tp"}, True),
         (FindingKind.SLOW_WIRE, {"axis": "pp", "link": "5<->9"}, False),

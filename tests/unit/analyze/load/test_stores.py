@@ -212,7 +212,7 @@ def test_a_store_that_goes_on_failing_is_given_up_in_one_line(shaky, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("s3://b/run", True),
         ("hf://datasets/x", True),

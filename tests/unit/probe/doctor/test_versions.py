@@ -46,7 +46,7 @@ def test_every_core_dependency_is_listed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "state", "told"),
+    ("version", "state", "reported"),
     [
         ("1.5.3", State.LIMITED, "1.5.3, older than tested 2.2 to 3.1.1"),
         ("4.0.0", State.OK, "4.0.0, newer than tested 2.2 to 3.1.1"),

@@ -21,7 +21,7 @@ def end(rank, at_ms, status, *, host="a", ahead_ms=0):
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("others", "reported"),
     [
         ([end(1, 900, SIGTERM)], 0),
         ([end(1, 501, ERROR)], 0),

@@ -7,7 +7,7 @@ from meshscope.probe.reader.run import read_run
 
 
 @pytest.mark.parametrize(
-    ("bounds", "is_told"),
+    ("bounds", "is_reported"),
     [
         ({"least_ns": 5, "most_ns": 17_000_005}, True),
         ({"least_ns": 5, "most_ns": 95_005}, False),

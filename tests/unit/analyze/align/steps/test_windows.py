@@ -156,7 +156,7 @@ def test_steps_with_their_own_clocks_do_not_overlap_on_the_common_line():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "told"),
+    ("lengths", "reported"),
     [
         ([50] * 8 + [1700, 50], True),
         ([50] * 8 + [60, 50], False),

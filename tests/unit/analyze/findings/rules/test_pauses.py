@@ -76,7 +76,7 @@ def uneven(*faults, microbatches, reported):
     )
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("reported", [False, True])
 def test_a_step_of_long_sequences_is_no_pause(reported):
     """Fails when the host is blamed for a step in which its rank has more work."""
     job = uneven("sequence:cv=2.0,every=8", microbatches=2, reported=reported)
@@ -85,7 +85,7 @@ def test_a_step_of_long_sequences_is_no_pause(reported):
     assert "host_stall" not in kinds
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("reported", [False, True])
 def test_a_slow_step_beside_unequal_sequences_is_no_matter_of_data(reported):
     """Fails when three times the work in all microbatches of a step passes for long sequences."""
     slow = "slow_rank:rank=1,factor=3,first_step=7,last_step=7"
