@@ -1,9 +1,13 @@
 """The command line as people and programs meet it: output, errors, exit codes."""
 
+import errno
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -308,6 +312,37 @@ def test_the_installed_command_maps_errors_to_exit_code_2(tmp_path):
     assert done.returncode == 2
     assert done.stderr == "meshscope: absent: no such file or directory. Check the path\n"
     assert done.stdout == ""
+
+
+def test_a_full_temporary_folder_is_named(monkeypatch, capsys):
+    """Fails when who has a full disk reads "No space left" and looks at the disk of the trace."""
+
+    def refuse(_):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    monkeypatch.setattr(cli, "only_the_verb", refuse)
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = capsys.readouterr().err
+    assert tempfile.gettempdir() in said
+    assert "TMPDIR" in said
+
+
+def test_a_name_that_the_locale_lacks_is_escaped(timeline, tmp_path):
+    """Fails when a job under LC_ALL=C gets a traceback for an accent in a folder's name."""
+    folder = tmp_path / "\u00e9t\u00e9"
+    folder.mkdir()
+    shutil.copy(timeline, folder)
+    done = subprocess.run(
+        [sys.executable, "-c", "from meshscope.cli import main; main()", "diagnose", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONIOENCODING="ascii"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\\xe9t\\xe9" in done.stdout
 
 
 def test_traces_are_kept_with_a_note_beside_the_output(timeline, tmp_path, monkeypatch, capsys):
