@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -317,7 +316,7 @@ def test_the_installed_command_maps_errors_to_exit_code_2(tmp_path):
 def test_a_full_temporary_folder_is_named(monkeypatch, capsys):
     """Fails when who has a full disk reads "No space left" and looks at the disk of the trace."""
 
-    def refuse(_):
+    def refuse(*_):
         raise OSError(errno.ENOSPC, "Error writing bytes to file")
 
     monkeypatch.setattr(cli, "only_the_verb", refuse)
@@ -331,10 +330,9 @@ def test_a_full_temporary_folder_is_named(monkeypatch, capsys):
 def test_a_name_that_the_locale_lacks_is_escaped(timeline, tmp_path):
     """Fails when a job under LC_ALL=C gets a traceback for an accent in a folder's name."""
     folder = tmp_path / "\u00e9t\u00e9"
-    folder.mkdir()
-    shutil.copy(timeline, folder)
+    arguments = ["diagnose", str(timeline), "--runs", str(folder)]
     done = subprocess.run(
-        [sys.executable, "-c", "from meshscope.cli import main; main()", "diagnose", str(folder)],
+        [sys.executable, "-c", "from meshscope.cli import main; main()", *arguments],
         capture_output=True,
         text=True,
         check=False,
