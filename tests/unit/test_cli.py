@@ -243,6 +243,25 @@ def test_help_of_every_command(meshscope, command):
     assert "--help" in out
 
 
+def test_a_finished_trace_is_not_watched(meshscope, timeline):
+    """Fails when a trace of yesterday is said to be a job of which no step ends."""
+    code, out, err = meshscope("watch", timeline, "--for", "1")
+    assert (code, out) == (2, "")
+    assert "is a finished trace" in err
+    assert f"Run: meshscope diagnose {timeline}" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("nope/x.html", "there is no folder"), (".", "a folder")]
+)
+def test_the_place_of_a_report_is_checked_first(meshscope, timeline, tmp_path, name, said):
+    """Fails when a slip in the path shows after the analysis, and as the name of a temporary file."""
+    code, _, err = meshscope("report", timeline, "--out", tmp_path / name)
+    assert code == 2
+    assert said in err
+    assert ".part" not in err
+
+
 @pytest.mark.parametrize("target", ["perfetto", "csv", "hta"])
 def test_an_export_makes_no_folders_above_its_place(meshscope, timeline, tmp_path, target):
     """Fails when a slip in the path of an export makes a tree of folders."""
