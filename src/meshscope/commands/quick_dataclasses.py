@@ -17,8 +17,15 @@ _OURS = "meshscope."
 _OTHER_THAN_FIELDS = ("ClassVar", "InitVar")
 _FROZEN = ({"frozen": True, "slots": True}, {"frozen": True, "slots": True, "kw_only": True})
 _MADE_HERE = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__")
-_UNSET = object()
 _compiled = dataclasses.dataclass
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_UNSET = _Unset()
 
 
 def quick_dataclasses() -> None:
@@ -42,7 +49,7 @@ def quick_dataclass(cls: type | None = None, /, **stated: Any) -> Any:
 def _is_plain(given: type) -> bool:
     """Tell whether a class is ours, and nothing but fields in the order of ``__init__`` and methods of its own."""
     own = given.__dict__
-    annotations = own.get("__annotations__")
+    annotations = own.get("__annotations__") or {}
     return (
         given.__module__.startswith(_OURS)
         and given.__bases__ == (object,)
@@ -93,7 +100,9 @@ def _initializer(
     if hasattr(made, "__post_init__"):
         body.append(" self.__post_init__()")
     names, lines = ", ".join(known), "\n ".join(body)
-    source = f"def make({names}):\n def __init__({', '.join(parameters)}):\n {lines}\n return __init__"
+    source = (
+        f"def make({names}):\n def __init__({', '.join(parameters)}):\n {lines}\n return __init__"
+    )
     scope: dict[str, Any] = {}
     exec(source, {"__name__": made.__module__}, scope)
     begin: Callable[..., None] = scope["make"](**known)
@@ -106,8 +115,10 @@ def _methods(made: type, names: tuple[str, ...]) -> dict[str, Any]:
     """Return what compares, shows, keeps and pickles the fields of a class."""
     first = attrgetter(*names)
     values = first if len(names) > 1 else lambda one: (first(one),)
-    write = object.__setattr__
+    return _reading(values, names) | _writing(made, values, names)
 
+
+def _reading(values: Callable[[Any], Any], names: tuple[str, ...]) -> dict[str, Any]:
     @recursive_repr()
     def shown(self: Any) -> str:
         listed = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
@@ -119,6 +130,12 @@ def _methods(made: type, names: tuple[str, ...]) -> dict[str, Any]:
 
     def hashed(self: Any) -> int:
         return hash(values(self))
+
+    return {"__repr__": shown, "__eq__": equals, "__hash__": hashed}
+
+
+def _writing(made: type, values: Callable[[Any], Any], names: tuple[str, ...]) -> dict[str, Any]:
+    write = object.__setattr__
 
     def refuse_to_set(self: Any, name: str, value: object) -> None:
         if type(self) is made or name in names:
@@ -138,9 +155,6 @@ def _methods(made: type, names: tuple[str, ...]) -> dict[str, Any]:
             write(self, name, value)
 
     return {
-        "__repr__": shown,
-        "__eq__": equals,
-        "__hash__": hashed,
         "__setattr__": refuse_to_set,
         "__delattr__": refuse_to_delete,
         "__getstate__": state,
