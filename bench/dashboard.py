@@ -236,9 +236,11 @@ def measure_large(one, name, ranks, other):
     time.sleep(REST_S)
     held, resident = one.held_bytes(), one.resident_bytes()
     line("server, resident", f"{resident / GB:.2f} GB", "<= 1 GB")
-    grown, told = resident - base, held - base_held
-    line("  large run, by its own estimate", f"{told / MB:.0f} MB", "")
-    line("  large run, measured", f"{grown / MB:.0f} MB {told / grown - 1:+.0%}", "within 20 %")
+    grown, estimated = resident - base, held - base_held
+    line("  large run, by its own estimate", f"{estimated / MB:.0f} MB", "")
+    line(
+        "  large run, measured", f"{grown / MB:.0f} MB {estimated / grown - 1:+.0%}", "within 20 %"
+    )
 
 
 def first_start(folder, caches, names):

@@ -3,7 +3,7 @@
     python -m bench.live_detection [--jobs 32] [--out FOLDER]
 
 Each job is healthy for 26 steps, one of them to warm up; then one rank takes 5 % longer for its own work in 5 steps, or 2 % in
-20. Layouts, even and packed sequences (told to the probe), amounts and ranks take turns; seeds are ``SEED + n``. Prints a row a
+20. Layouts, even and packed sequences (described to the probe), amounts and ranks take turns; seeds are ``SEED + n``. Prints a row a
 job and the rate of each kind with its Wilson interval. Ranks share cores here: leave the machine alone meanwhile.
 """
 
@@ -39,7 +39,7 @@ def job(number):
     rank = number // len(KINDS) % layout.world_size
     delay_ms = 3 * PACE_MS * percent / 100
     faults = (f"slow_rank:rank={rank},delay_ms={delay_ms},start={PAST}",)
-    work = "uneven work, told" if uneven else "even work"
+    work = "uneven work, described" if uneven else "even work"
     case = LiveCase(
         row=f"{percent} percent {work} {number}",
         layout=layout,

@@ -101,14 +101,14 @@ def generate(run, ranks, steps):
 
 def diagnose(run):
     """Load and diagnose a run; print the figures as JSON."""
-    from meshscope.analyze.findings.diagnosis import diagnose as told
+    from meshscope.analyze.findings.diagnosis import diagnose as diagnosed
     from meshscope.analyze.load.load import load_trace
 
     begin = time.perf_counter(), time.process_time()
     trace = load_trace(run)
     loaded = time.perf_counter(), time.process_time()
     load_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    result = told(trace)
+    result = diagnosed(trace)
     ended = time.perf_counter(), time.process_time()
     figures = {
         "load_wall_s": loaded[0] - begin[0],
@@ -152,7 +152,7 @@ def main():
         f"{figures['peak_gb']:.2f} GB in all"
     )
     print("rows in memory: " + ", ".join(f"{name} {n:,}" for name, n in figures["rows"].items()))
-    print(f"the slow replica costs {true_frac:.2%} of the step; told:")
+    print(f"the slow replica costs {true_frac:.2%} of the step; reported:")
     for kind, where, gain in figures["causes"][:3]:
         print(f"  {kind} {where}: {gain:.2%}")
     for limit in figures["limits"]:

@@ -5,7 +5,7 @@
 The same small trainer runs with and without the probe, in turns, each in a process of its
 own: the same steps, long enough that the ring was filled and written to disk. What
 counts is the median difference of all resident pages at the end, those of shared libraries
-and of the ring's file included. Pages of files are told apart, because all ranks of a host
+and of the ring's file included. Pages of files are separated, because all ranks of a host
 share those of libraries. A process group that sends nothing stands in for the network.
 """
 

@@ -179,21 +179,21 @@ def growth(sizes):
 
 
 def verdict(ranks, figures):
-    """Return what was told of the slow rank beside the truth."""
-    told = figures["answer"]
-    true_frac = figures["gain_ns"] / told["step_ns"]
+    """Return what was reported of the slow rank beside the truth."""
+    answered = figures["answer"]
+    true_frac = figures["gain_ns"] / answered["step_ns"]
     lines = [
         f"{ranks:,} ranks, true: rank {SLOW} since step {figures['first_step']}, repairing it returns "
         f"{figures['gain_ns'] / 1e6:.3f} ms a step ({true_frac:.2%})"
     ]
-    for one in told["slow"]:
+    for one in answered["slow"]:
         price, share = "an unknown time", ""
         if one["ns"] is not None:
             price = f"{one['ns'] / 1e6:.3f} ms a step"
             error = one["ns"] / figures["gain_ns"] - 1
-            share = f" ({one['ns'] / told['step_ns']:.2%}); error {error:+.2%}"
-        lines.append(f"told: rank {one['rank']} since step {one['since']}, {price}{share}")
-    return lines if told["slow"] else [*lines, "told: no rank is slow"]
+            share = f" ({one['ns'] / answered['step_ns']:.2%}); error {error:+.2%}"
+        lines.append(f"reported: rank {one['rank']} since step {one['since']}, {price}{share}")
+    return lines if answered["slow"] else [*lines, "reported: no rank is slow"]
 
 
 def extrapolated(figures):

@@ -43,7 +43,7 @@ def perfetto_address(run_id: str, state: ViewState) -> str:
 
 
 def instant_address(run_id: str, state: ViewState) -> str:
-    """Return where is told what a row of a view shows at an instant; ``row`` and ``at`` are to be added."""
+    """Return the address of what a row of a view shows at an instant; ``row`` and ``at`` are to be added."""
     query = state.query()
     return public(f"/api/v1/runs/{run_id}/timeline/at.json{query}{'&' if query else '?'}")
 

@@ -41,8 +41,8 @@ def analyse_apart(path: Path, elsewhere: Path) -> Process | None:
     process = _started(path, elsewhere)
     if process is None or process.stdout is None:
         return None
-    with process.stdout as told:
-        is_kept = told.readline().strip() == _KEPT
+    with process.stdout as output:
+        is_kept = output.readline().strip() == _KEPT
     return process if is_kept else None
 
 
@@ -62,9 +62,9 @@ def page_maker(
 
 def _started(path: Path, elsewhere: Path, *words: str) -> Process | None:
     command = [sys.executable, "-P", "-c", _PROGRAM, str(path), str(elsewhere), *words]
-    told = subprocess.DEVNULL if words else subprocess.PIPE
+    output = subprocess.DEVNULL if words else subprocess.PIPE
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, text=True)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, text=True)
     except OSError as error:
         _LOG.warning("no process for the analysis of %s: %s", path, error)
         return None

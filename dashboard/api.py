@@ -149,8 +149,8 @@ def _register_windows(api: Blueprint, store: RunStore) -> None:
         if row is None or at_ns is None:
             return _error(400, "row and at: a row from 0, and ns from the start of the step")
         is_whole = request.args.get("operation", default=1, type=int) != 0
-        told = instant(store.get(run_id), _state(), row, at_ns, transfer=is_whole)
-        return _json(told | {"sentences": sentences(told)})
+        found = instant(store.get(run_id), _state(), row, at_ns, transfer=is_whole)
+        return _json(found | {"sentences": sentences(found)})
 
     @api.get("/runs/<run_id>/tile.png")
     def picture(run_id: str) -> Response:

@@ -50,7 +50,7 @@ def _count(places: object) -> int:
 def _are_outputs(outputs: object, count: int) -> bool:
     if isinstance(outputs, list) and count > 1:
         return len(outputs) == count and all(_are_outputs(one, 1) for one in outputs)
-    # Of components that are told apart by a pattern there may be any number.
+    # Of components that are distinguished by a pattern there may be any number.
     several = outputs if isinstance(outputs, list) else [outputs]
     return count == 1 and all(
         isinstance(one, dict) and {"id", "property"} <= one.keys() for one in several
@@ -65,7 +65,7 @@ def _fit(given: object, wanted: list[dict[str, Any]]) -> bool:
 
 
 def _fits(value: object, wanted: dict[str, Any]) -> bool:
-    # Of components that are told apart by a pattern there may be any number.
+    # Of components that are distinguished by a pattern there may be any number.
     if isinstance(value, list):
         return str(wanted["id"]).startswith("{") and all(_fits(one, wanted) for one in value)
     if not isinstance(value, dict) or value.get("property") != wanted["property"]:

@@ -38,8 +38,8 @@ def gate_verdict(before: ComparedRun, after: ComparedRun) -> dict[str, Any]:
         result = compare(loaded.baseline_of([before.gate]), [after.gate])
     except MeshscopeError as error:
         return {"verdict": None, "why": None, **error_to_json(error)}
-    told = to_json(result)
-    return {name: told[name] for name in ("verdict", "why", "notes", "checks")}
+    result_json = to_json(result)
+    return {name: result_json[name] for name in ("verdict", "why", "notes", "checks")}
 
 
 def last_like(entries: list[RunEntry], run_id: str) -> str | None:

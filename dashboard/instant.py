@@ -17,7 +17,7 @@ from .state import ViewState
 from .views import timeline
 
 _MOST_RANKS = 8
-_TOLD = (
+_FIELDS = (
     *("step", "rank", "place", "category", "text", "start_ns", "end_ns", "dur_ns", "microbatch"),
     *("operation", "operation_unknown_because"),
 )
@@ -44,18 +44,18 @@ def instant(
     """
     # What is left out of the figure was recorded all the same; the rows are the same without it.
     step, _ = timeline(run, replace(state, hidden=()))
-    told: dict[str, Any] = dict.fromkeys(_TOLD)
-    told["step"] = None if step.step == WHOLE_CAPTURE else step.step
+    facts: dict[str, Any] = dict.fromkeys(_FIELDS)
+    facts["step"] = None if step.step == WHOLE_CAPTURE else step.step
     if not 0 <= row < len(step.ranks):
-        return told
-    told |= {"rank": step.ranks[row], "place": step.labels[row]}
+        return facts
+    facts |= {"rank": step.ranks[row], "place": step.labels[row]}
     # What an address asks for may be larger than any time.
     at_ns = min(max(at_ns, -1), step.length_ns)
     found = slice_at(step, row, at_ns)
     if found is None:
-        return told
+        return facts
     category, start, end = Category(found["category"]), int(found["start_ns"]), int(found["end_ns"])
-    told |= {
+    facts |= {
         "category": LABELS[category],
         "text": str(found["text"]),
         "start_ns": start,
@@ -66,10 +66,10 @@ def instant(
     if transfer and category in COMMUNICATION:
         transfers = run.transfers(step.step)
         if transfers is None:
-            told["operation_unknown_because"] = _NOT_ANALYSED
-        elif own := transfer_at(transfers, told["rank"], step.origin_ns + at_ns):
-            told["operation"] = asdict(_from_start(own, step.origin_ns))
-    return told
+            facts["operation_unknown_because"] = _NOT_ANALYSED
+        elif own := transfer_at(transfers, facts["rank"], step.origin_ns + at_ns):
+            facts["operation"] = asdict(_from_start(own, step.origin_ns))
+    return facts
 
 
 def _from_start(own: Transfer, origin_ns: int) -> Transfer:
@@ -78,24 +78,24 @@ def _from_start(own: Transfer, origin_ns: int) -> Transfer:
     return replace(own, came_ns=came, until_ns=until)
 
 
-def sentences(told: dict[str, Any]) -> list[str]:
+def sentences(facts: dict[str, Any]) -> list[str]:
     """Return what ``instant`` found, a sentence each; empty where the row or the instant is outside."""
-    if told["rank"] is None:
+    if facts["rank"] is None:
         return []
-    if told["text"] is None:
+    if facts["text"] is None:
         return ["Nothing was recorded here."]
     what = [
-        f"{capitalised(told['text'])}.",
-        f"Takes {units.duration(told['dur_ns'])}, from {units.duration(told['start_ns'])} "
-        f"to {units.duration(told['end_ns'])} of the step.",
+        f"{capitalised(facts['text'])}.",
+        f"Takes {units.duration(facts['dur_ns'])}, from {units.duration(facts['start_ns'])} "
+        f"to {units.duration(facts['end_ns'])} of the step.",
     ]
-    if told["operation_unknown_because"]:
-        what.append(f"Whom it waited for is not known: {told['operation_unknown_because']}.")
-    return what if told["operation"] is None else [*what, *_of_transfer(told["operation"])]
+    if facts["operation_unknown_because"]:
+        what.append(f"Whom it waited for is not known: {facts['operation_unknown_because']}.")
+    return what if facts["operation"] is None else [*what, *_of_transfer(facts["operation"])]
 
 
-def _of_transfer(told: dict[str, Any]) -> list[str]:
-    own = Transfer(**told)
+def _of_transfer(facts: dict[str, Any]) -> list[str]:
+    own = Transfer(**facts)
     size = "size unknown" if own.size_bytes is None else units.size(own.size_bytes)
     kind = {"recv": "receive"}.get(own.kind, own.kind.replace("_", "-"))
     named = [str(rank) for rank in own.ranks[:_MOST_RANKS]]

@@ -197,7 +197,7 @@ class LoadedRun:
 
     def kernels(self) -> dict[str, Any]:
         """Return what its devices did, as ``meshscope kernels`` has it; computed once."""
-        return self._told("kernels", lambda: kernels_to_json(self.trace, _MOST_KERNELS))
+        return self._computed_once("kernels", lambda: kernels_to_json(self.trace, _MOST_KERNELS))
 
     def communication(self) -> dict[str, Any]:
         """Return its communication, as ``meshscope collectives`` has it but for the list; computed once."""
@@ -206,13 +206,13 @@ class LoadedRun:
             account = None if self.diagnosis.ledger.empty else self.accounts.of(self.trace)
             return communication_to_json(self.trace, account)
 
-        return self._told("communication", compute)
+        return self._computed_once("communication", compute)
 
     def memory(self) -> dict[str, Any]:
         """Return what its stages held and should hold; computed once."""
-        return self._told("memory", lambda: memory_to_json(self.trace))
+        return self._computed_once("memory", lambda: memory_to_json(self.trace))
 
-    def _told(self, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _computed_once(self, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what a page says, in JSON types: as it was found before, on disk, or computed now."""
         with self._telling:
             found = self._kept.get(name)
@@ -269,7 +269,7 @@ def placement(run: LoadedRun) -> dict[str, Any]:
             run.trace, lambda trace: run.accounts.of(trace) if is_measured else None
         )
 
-    return run._told("placement", compute)
+    return run._computed_once("placement", compute)
 
 
 def is_slow_to_compare(run: LoadedRun) -> bool:

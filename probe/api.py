@@ -147,7 +147,7 @@ def sequences(lengths: Lengths, microbatch: int | None = None) -> None:
     """Tell how long the sequences of a microbatch of this step are.
 
     A microbatch with longer sequences takes longer, by their tokens and, in attention, by the sum
-    of their squared lengths. Where both are known, a slow rank is told from one with more work.
+    of their squared lengths. Where both are known, a slow rank is distinguished from one with more work.
     Call it for each microbatch in their order, anywhere in the step, on any rank of a replica or
     on all of them.
 
@@ -192,7 +192,7 @@ def describe(  # noqa: PLR0913 - one keyword for each fact
         peak_source: Where that peak comes from.
         device_name: Device model of the ranks.
         training_step: Number that the training gives to the optimizer step at hand, such as
-            the one that it resumes at; the steps of attempts are told by it.
+            the one that it resumes at; the steps of attempts are known from it.
     """
     facts = {
         "layout": layout,

@@ -81,7 +81,7 @@ class CostMeter:
         self._border_ns = 0
         self.hidden_ns = 0
         self.bare = BareBorders()
-        self._told_ns = 0
+        self._reported_ns = 0
 
     def add(self, kind: str, taken_ns: int) -> None:
         """Add a sampled call of a kind: communication, wait or span.
@@ -128,8 +128,8 @@ class CostMeter:
 
         What the last calls said too much, because the host was ahead, the next ones say less.
         """
-        taken_ns = max(self.total_ns() - self._told_ns, 0)
-        self._told_ns += taken_ns
+        taken_ns = max(self.total_ns() - self._reported_ns, 0)
+        self._reported_ns += taken_ns
         return taken_ns
 
     def per_call_ns(self) -> dict[str, int | None]:

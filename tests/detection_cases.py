@@ -128,7 +128,7 @@ def online(job: SlowRankJob) -> Seen:
     return found
 
 
-def captured(layout: str, number: int, *, told: bool) -> tuple[list[int], int]:
+def captured(layout: str, number: int, *, reported: bool) -> tuple[list[int], int]:
     """Return the suspects of a capture of a job with uneven work, and its slow rank.
 
     That takes 2 % longer from step 25 to 44.
@@ -136,7 +136,7 @@ def captured(layout: str, number: int, *, told: bool) -> tuple[list[int], int]:
     Args:
         layout: Name of its mesh.
         number: Its number.
-        told: Whether the training tells the lengths of its sequences.
+        reported: Whether the training tells the lengths of its sequences.
     """
     mesh = CAPTURED[layout]
     slow = number % mesh.world_size
@@ -149,7 +149,7 @@ def captured(layout: str, number: int, *, told: bool) -> tuple[list[int], int]:
         steps=PAST + 20,
         jitter_cv=0.02,
         seed=HELD_OUT + number,
-        tell_sequences=told,
+        tell_sequences=reported,
         faults=faults,
     )
     return [verdict.rank for verdict in detect(generate(job)[0]).suspects], slow

@@ -101,6 +101,6 @@ def _amplification(job: SlowRankJob, *, tells: bool) -> list[float]:
         if not same:
             grown.append(float("inf"))
             continue
-        told = sum(1.0 / size[other] for other in same)
-        grown.append(float(1.0 / np.sqrt(np.mean(1.0 / (1.0 + 1.0 / (size[rank] * told))))))
+        reported = sum(1.0 / size[other] for other in same)
+        grown.append(float(1.0 / np.sqrt(np.mean(1.0 / (1.0 + 1.0 / (size[rank] * reported))))))
     return grown

@@ -14,7 +14,7 @@ from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from ..align.steps.tail import unsure_microbatches
 from ..formulas.schedules import fill_and_drain_frac
-from ..tables.classes import LEAST_TOLD, UNSPLIT
+from ..tables.classes import LEAST_SEPARATED, UNSPLIT
 from ..tables.results import Bubble
 from ..tables.trace import Trace, stage_of_ranks
 from ..wording.message import Text, message
@@ -50,7 +50,7 @@ def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) 
         if is_empty:
             return Bubble(None, ideal, unknown_waits, message("why.waiting_without_communication"))
         return Bubble(None, ideal, unknown_waits, message("why.waiting_without_pipeline"))
-    if frame[UNSPLIT].sum() >= LEAST_TOLD * frame["step_ns"].sum():
+    if frame[UNSPLIT].sum() >= LEAST_SEPARATED * frame["step_ns"].sum():
         unknown_waits = by_stage.assign(wait_ns=float("nan"), wait_frac=float("nan"))
         return Bubble(None, ideal, unknown_waits, message("why.waits_not_separated"))
     measured = float(frame[wait].sum() / frame["step_ns"].sum())

@@ -15,7 +15,7 @@ Per rank and step, as shares of the step time::
 * kernel inefficiency: the rest. Losses that overlap are scaled, so that it is not negative; where the
   useful part alone is longer than compute, an input is wrong, and nothing is split.
 
-Clock and memory are told by samples of the devices. What is not known is not zero: its time stays
+Clock and memory are known from samples of the devices. What is not known is not zero: its time stays
 in the class that it was in, and ``limits`` says why. The optimizer is not refined: it streams
 through memory, at any clock.
 """
@@ -55,7 +55,7 @@ _MOST_NEGATIVE = 0.005
 
 
 class Refinement(NamedTuple):
-    """Compute classes as shares of the step time, averaged over ranks, and what is not told."""
+    """Compute classes as shares of the step time, averaged over ranks, and what is not known."""
 
     frac: dict[str, float]
     """useful, recompute, clock, memory_bound, contention, kernel_inefficiency, as far as they are
@@ -73,9 +73,9 @@ def refine_ledger(by_step: pd.DataFrame, devices: DeviceSteps) -> pd.DataFrame:
         devices: Of the same rows.
     """
     # What hides communication cannot be split by what computing would take.
-    told = ~(by_step[UNSEPARATED] > 0).to_numpy()
+    measured = ~(by_step[UNSEPARATED] > 0).to_numpy()
     fractions = {
-        name: np.where(told, devices.frame[column], np.nan)
+        name: np.where(measured, devices.frame[column], np.nan)
         for name, column in zip(REFINED, ("clock_lost_frac", "memory_lost_frac"), strict=True)
     }
     compute = by_step[list(SLOWED)].sum(axis=1).to_numpy()
@@ -103,10 +103,10 @@ def refine_compute(
         use: MFU.
         devices: What the ledger was refined by.
     """
-    told = [name for name in REFINED if ledger[name].notna().any()]
+    measured = [name for name in REFINED if ledger[name].notna().any()]
     limits = tuple(_limits(ledger, devices))
     if use.mfu is None:
-        whole = _not_measured([*told, "contention"], devices, is_whole=True)
+        whole = _not_measured([*measured, "contention"], devices, is_whole=True)
         return Refinement({}, (*whole, *limits))
     total = float(ledger["step_ns"].sum())
     if ledger[UNSEPARATED].any():
@@ -117,29 +117,29 @@ def refine_compute(
         parts["recompute"] = recompute / total
     room = compute / total - sum(parts.values())
     if room < -_MOST_NEGATIVE and trace.kernel_steps is None:
-        whole = _not_measured([*told, "contention"], devices, is_whole=True)
+        whole = _not_measured([*measured, "contention"], devices, is_whole=True)
         return Refinement({}, (message("doubt.less_than_peak", share=-room), *whole, *limits))
-    lost = {name: float(ledger[name].sum()) / total for name in told}
-    contention, is_told = _contention_frac(trace, windows, ledger)
-    if is_told:
+    lost = {name: float(ledger[name].sum()) / total for name in measured}
+    contention, is_measured = _contention_frac(trace, windows, ledger)
+    if is_measured:
         lost["contention"] = contention
-        told.append("contention")
+        measured.append("contention")
     if (over := sum(lost.values())) > max(room, 0.0):
         lost = {name: frac * max(room, 0.0) / over for name, frac in lost.items()}
         limits = (*limits, message("assumed.overlap_scaled", parts=list(lost)))
     parts |= lost
     parts["kernel_inefficiency"] = compute / total - sum(parts.values())
-    found = [*_not_measured(told, devices, is_whole=False), *limits]
-    if is_told and trace.kernel_steps is not None:
+    found = [*_not_measured(measured, devices, is_whole=False), *limits]
+    if is_measured and trace.kernel_steps is not None:
         found.append(message("assumed.contention_of_traced"))
     return Refinement(parts, tuple(found))
 
 
-def _not_measured(told: list[str], devices: DeviceSteps, *, is_whole: bool) -> Iterator[Limit]:
+def _not_measured(measured: list[str], devices: DeviceSteps, *, is_whole: bool) -> Iterator[Limit]:
     """Yield which parts of compute are not known, and why.
 
     Args:
-        told: The parts that are known.
+        measured: The parts that are known.
         devices: Why clocks and memory are not.
         is_whole: Whether they count as compute, of which no part is known.
     """
@@ -148,14 +148,14 @@ def _not_measured(told: list[str], devices: DeviceSteps, *, is_whole: bool) -> I
         "clock": message("scope.low_clocks"),
         "memory_bound": message("scope.memory_bandwidth"),
     }
-    missing = [words[name] for name in words if name not in told]
+    missing = [words[name] for name in words if name not in measured]
     if missing and is_whole:
         yield message("scope.counted_as_compute", parts=missing)
     elif missing:
         yield message("scope.counted_as_inefficiency", parts=missing)
     reasons: list[tuple[Text, list[Text]]] = []
     for name, unknown in zip(REFINED, (devices.clock_unknown, devices.memory_unknown), strict=True):
-        if name in told:
+        if name in measured:
             continue
         why = unknown or message("why.communication_in_compute")
         same = next((names for reason, names in reasons if reason == why), None)
@@ -193,9 +193,9 @@ def _contention_frac(
         The share, and whether any kernel could be compared.
     """
     common = common_kernel_steps(trace, windows.ranks)
-    lost_ns, told = _contention_ns(trace, windows, common)
+    lost_ns, measured = _contention_ns(trace, windows, common)
     traced = by_step[has_kernels(trace, by_step["step"], common)]
-    return (lost_ns / float(traced["step_ns"].sum()), True) if told else (0.0, False)
+    return (lost_ns / float(traced["step_ns"].sum()), True) if measured else (0.0, False)
 
 
 def _contention_ns(
@@ -206,9 +206,9 @@ def _contention_ns(
     Returns:
         Nanoseconds, summed over ranks and steps, and whether any kernel could be compared.
     """
-    lost, told = 0.0, False
+    lost, measured = 0.0, False
     if not trace.row_count("kernel"):
-        return lost, told
+        return lost, measured
     for rank in windows.ranks.tolist():
         kernels = windows.select(trace.rank_frame("kernel", rank, _KERNEL_COLUMNS))
         if common is not None:
@@ -218,8 +218,8 @@ def _contention_ns(
             continue
         excess = _excess_beside(kernels.merge(shapes, on="op_id"), kernels)
         if excess is not None:
-            lost, told = lost + excess, True
-    return max(lost, 0.0), told
+            lost, measured = lost + excess, True
+    return max(lost, 0.0), measured
 
 
 def _excess_beside(compute: pd.DataFrame, kernels: pd.DataFrame) -> float | None:

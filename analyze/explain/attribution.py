@@ -111,11 +111,11 @@ class Attribution:
     """What each rank (columns) works in each step because its microbatches are not the mean one; None
     where these are alike, or nothing tells."""
     work_is_stated: bool = False
-    """Whether the training code told how much work microbatches are, and their passes follow that."""
+    """Whether the training code said how much work microbatches are, and their passes follow that."""
     unlike: tuple[int, ...] = ()
     """The ranks that were taken for slow then."""
     wires: WireExcess | None = None
-    """What transfers take beyond their like; None without transfers, or where no causes are told."""
+    """What transfers take beyond their like; None without transfers, or where no causes are reported."""
 
 
 def attribute(
@@ -142,8 +142,8 @@ def attribute(
     ranks["late"] = arrives_late(trace, ranks, waits)
     is_slow = is_suspect(ranks, program.windows.step_time_ns, detection)
     unlike = _unlike(ranks.loc[is_slow, "rank"], detection, clocks)
-    told = Passes(trace, program.windows, ledger)
-    compared = Compared(trace, program, told, work, peers, ranks, waits, detection)
+    computing = Passes(trace, program.windows, ledger)
+    compared = Compared(trace, program, computing, work, peers, ranks, waits, detection)
     at_first, (unlike, sequence, expected, ranks) = ranks, beside_data(compared, unlike)
     ranks["suspect"] &= not hidden
     tested = candidates_of(work, ranks, detection)
@@ -167,11 +167,11 @@ def attribute(
     suspects = _suspects(trace, ranks, events, detection)
     wires = excess_of_program(trace, program)
     slow = SlowParts(with_rest(suspects, MAX_SUSPECTS), clocks, wires)
-    players, overlaps = find_players(trace, program, told, work, expected, slow)
+    players, overlaps = find_players(trace, program, computing, work, expected, slow)
     off = gain_errors(trace, work, expected, players, ranks)
     late = late_launches(trace, program, ledger)
     # Not needed any more, and as large as the replays that follow.
-    del work, peers, sequence, expected, clocks, compared, told
+    del work, peers, sequence, expected, clocks, compared, computing
     return _with_causes(
         replace(found, ranks=ranks, wires=wires),
         program,
@@ -269,8 +269,10 @@ def _separated(
         return expected, ranks
     table = compared_ranks(work, apart.work_ns)
     is_slow = ranks["suspect"].to_numpy(bool)
-    told = ["excess_ns", "peer_ns", "slowdown", "z"]
-    return apart, ranks.assign(**{name: ranks[name].where(~is_slow, table[name]) for name in told})
+    computing = ["excess_ns", "peer_ns", "slowdown", "z"]
+    return apart, ranks.assign(
+        **{name: ranks[name].where(~is_slow, table[name]) for name in computing}
+    )
 
 
 def without_blame(ranks: list[int], limits: tuple[Limit, ...]) -> Attribution:

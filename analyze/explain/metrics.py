@@ -9,7 +9,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis
 
 from ..account.memory.by_stage import peak_memory_frac
-from ..tables.classes import LEAST_TOLD, UNSPLIT
+from ..tables.classes import LEAST_SEPARATED, UNSPLIT
 from ..wording.message import Text, message
 from .not_recorded import MAX_UNSEEN
 from .run_account import Account
@@ -68,7 +68,7 @@ def _exposed_communication(account: Account) -> _Known:
     waiting, and a zero would pass any budget.
     """
     events = account.events
-    if account.class_frac(UNSPLIT) >= LEAST_TOLD:
+    if account.class_frac(UNSPLIT) >= LEAST_SEPARATED:
         return None, message("why.waits_not_separated")
     if events.unseen_frac > MAX_UNSEEN:
         return None, message("why.ends_unseen")

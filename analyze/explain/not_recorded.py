@@ -18,7 +18,7 @@ MAX_LONELY = 0.02
 
 
 def unknown_causes(events: CommunicationEvents) -> list[Limit]:
-    """Return why no causes are told; nothing where they are."""
+    """Return why no causes are reported; nothing where they are."""
     limits: list[Limit] = []
     if events.unseen_frac > MAX_UNSEEN:
         limits.append(message("unknown.ends_missing"))
@@ -31,7 +31,7 @@ def unknown_causes(events: CommunicationEvents) -> list[Limit]:
 
 
 def limits_of(work: Work, program: Program, events: CommunicationEvents) -> list[Limit]:
-    """Return what is not told of causes, and which ranks and steps are not compared."""
+    """Return what is not known of causes, and which ranks and steps are not compared."""
     limits = unknown_causes(events)
     sizes = Counter(work.peer_class.values())
     alone = [rank for rank, own in work.peer_class.items() if sizes[own] < 2]

@@ -48,7 +48,7 @@ class Account:
     limits: tuple[Limit, ...] = ()
     """What the capture, and so the account, cannot tell."""
     unknown_causes: tuple[Limit, ...] = ()
-    """Those of the limits for which no causes are told: a slow rank or link may be there unseen."""
+    """Those of the limits for which no causes are reported: a slow rank or link may be there unseen."""
 
     def class_frac(self, name: str) -> float:
         """Return the share of the step time of one ledger class, averaged over ranks and steps."""
@@ -74,7 +74,7 @@ class Account:
         return [] if attribution is None else [c for c in attribution.causes if c.kind == kind]
 
     def transfers(self) -> pd.DataFrame:
-        """Return the communication events with the wire times by which the causes are told."""
+        """Return the communication events with the wire times by which the causes are priced."""
         frame = self.events.frame if self.program is None else self.program.events
         return between_ranks(frame, self.trace)
 

@@ -28,7 +28,7 @@ class Compared(NamedTuple):
 
     trace: Trace
     program: Program
-    told: Passes
+    computing: Passes
     """Its passes, and which part of each was computing."""
     work: Work
     peers: FloatArray
@@ -73,9 +73,9 @@ def beside_data(compared: Compared, unlike: list[int]) -> Judged:
 
 
 def _judged(compared: Compared, unlike: list[int]) -> Judged:
-    trace, program, told, work, peers, at_first, waits, detection = compared
+    trace, program, computing, work, peers, at_first, waits, detection = compared
     slow_steps = steps_of_slow(unlike, detection)
-    sequence = sequence_effect(trace, program, told, work, slow_steps)
+    sequence = sequence_effect(trace, program, computing, work, slow_steps)
     expected = healthy_work(work, at_first, expected_of(peers, sequence), detection)
     ranks = compared_ranks(work, expected.work_ns)
     ranks["late"] = arrives_late(trace, ranks, waits)

@@ -188,8 +188,8 @@ def idle_taken_for_work(
     found = {}
     for verdict in detection.suspects:
         rank, slower = verdict.rank, verdict.slowdown
-        is_told = rank in excess_ns.index and rank in own_ns.index
-        if slower is None or verdict.persistence is not Persistence.PERSISTENT or not is_told:
+        is_measured = rank in excess_ns.index and rank in own_ns.index
+        if slower is None or verdict.persistence is not Persistence.PERSISTENT or not is_measured:
             continue
         late_ns = float(own_ns[rank]) * slower / (1 + slower)
         is_gone = excess_ns[rank] < LEAST_KEPT * late_ns
@@ -215,7 +215,7 @@ def slow_by_passes(
     for verdict in () if detection is None else detection.suspects:
         if verdict.rank in late_ns and verdict.slowdown:
             late = late_ns[verdict.rank]
-            told = (True, late, 1 + verdict.slowdown, late / verdict.slowdown)
+            entry = (True, late, 1 + verdict.slowdown, late / verdict.slowdown)
             names = ["suspect", "excess_ns", "slowdown", "peer_ns"]
-            table.loc[table["rank"] == verdict.rank, names] = told
+            table.loc[table["rank"] == verdict.rank, names] = entry
     return table

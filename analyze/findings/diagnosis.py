@@ -33,7 +33,7 @@ _BARS = (*SLOWED, *REFINED, *(name for name in CLASSES if name not in SLOWED))
 def diagnose(trace: Trace) -> Diagnosis:
     """Return where the time of a run went, why, and what to do.
 
-    A dump of a flight recorder has no steps: only who did not arrive is told. Of a job that
+    A dump of a flight recorder has no steps: only who did not arrive is known. Of a job that
     broke off before all had finished a step, how it ended; of a file about memory alone, only that.
 
     Raises:
@@ -82,7 +82,7 @@ def diagnosis_of(account: Account) -> Diagnosis:
         stragglers=_stragglers(account),
         bubble=account.bubble,
         memory=account.memory,
-        expectation=account.expectation.told,
+        expectation=account.expectation.kept,
         groups=traffic_by_group(account.events, trace.frame("group"), len(account.windows.steps)),
         waiting=attribution.waiting if attribution is not None else None,
         model_error_frac=(

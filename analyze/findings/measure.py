@@ -34,7 +34,7 @@ from ..explain.replay.program import Program, build_program
 from ..explain.run_account import Account
 from ..explain.unrecorded_joins.infer import Joined, with_hidden_joins
 from ..read.deep_traces.steps import listed_steps
-from ..tables.classes import LEAST_TOLD, UNSPLIT
+from ..tables.classes import LEAST_SEPARATED, UNSPLIT
 from ..tables.results import Utilization
 from ..tables.trace import Trace, stage_of_ranks
 from ..wording.limits import Limit, limit_text
@@ -83,8 +83,8 @@ def measure(trace: Trace) -> Account:
         if not INSIDE_SPANS.isdisjoint(unseen):
             attribution = without_blame(ranks, replay_limits)
     else:
-        told = (events, ledger, resolution_ns)
-        program, replay_limits = _program(trace, windows, told, offsets)
+        seen = (events, ledger, resolution_ns)
+        program, replay_limits = _program(trace, windows, seen, offsets)
     why_unknown = replay_limits or windows.limits
     if program is not None:
         attribution = attribute(trace, program, ledger, events, waits, devices)
@@ -229,13 +229,13 @@ def _of_no_operation(
 def _communication_alone(ledger: Ledger) -> tuple[Limit, ...]:
     """Return how much of the step devices communicated without an operation that peers share."""
     share = float(ledger.by_step[UNSPLIT].sum() / ledger.by_step["step_ns"].sum())
-    if share < LEAST_TOLD:
+    if share < LEAST_SEPARATED:
         return ()
     return (message("unknown.communication_of_no_operation", share=share),)
 
 
 def _no_operations(trace: Trace, ledger: Ledger) -> Limit:
-    """Return why nobody can be told to make others wait, where no operation is known."""
+    """Return why nobody can be said to make others wait, where no operation is known."""
     if ledger.by_step[UNSPLIT].sum() > 0:
         return message("unknown.operations_unnamed")
     if _names_host_communication(trace):
@@ -253,7 +253,7 @@ def _names_host_communication(trace: Trace) -> bool:
 def _program(
     trace: Trace,
     windows: StepWindows,
-    told: tuple[CommunicationEvents, Ledger, float],
+    seen: tuple[CommunicationEvents, Ledger, float],
     offsets: pd.Series,
 ) -> tuple[Program | None, tuple[Limit, ...]]:
     """Return the replay graph, or why there is none.
@@ -261,10 +261,10 @@ def _program(
     Args:
         trace: The capture.
         windows: The analysed steps.
-        told: Their communication and ledger, and how far apart stamps of one instant may lie.
+        seen: Their communication and ledger, and how far apart stamps of one instant may lie.
         offsets: By how much clocks are wrong.
     """
-    events, ledger, _ = told
+    events, ledger, _ = seen
     if not offsets.empty:
         return None, (message("unknown.replay_of_wrong_clocks"),)
     if events.frame.empty:
@@ -272,6 +272,6 @@ def _program(
             return None, ()
         return None, (_no_operations(trace, ledger),)
     try:
-        return build_program(windows, *told), ()
+        return build_program(windows, *seen), ()
     except ValueError as error:
         return None, (message("unknown.replay_disordered", reason=str(error)),)

@@ -1,4 +1,4 @@
-"""What may be said of a run of which no finding is told: an all-clear, or that it is not known."""
+"""What may be said of a run that has no finding: an all-clear, or that it is not known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SLOW = (FindingKind.STRAGGLER_RANK, FindingKind.STAGE_IMBALANCE, FindingKind.SL
 
 
 def unknown_places(result: Diagnosis) -> Message:
-    """Return what is not known where no causes are told; some may be named all the same."""
+    """Return what is not known where no causes are reported; some may be named all the same."""
     named = {finding.kind for finding in result.findings}
     if FindingKind.STRAGGLER_RANK in named:
         return message("none_found.cost_of_slow_ranks")

@@ -87,7 +87,7 @@ def diagnose_without_steps(trace: Trace, because: Text = NO_STEPS) -> Diagnosis:
             None, None, pd.DataFrame(columns=["stage", "wait_ns", "wait_frac"]), no_steps
         ),
         memory=memory,
-        expectation=expectation.told,
+        expectation=expectation.kept,
         groups=pd.DataFrame(
             columns=["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
         ),

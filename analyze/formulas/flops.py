@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _SAME = 0.005
-"""Models whose FLOPs differ by less need not be told apart."""
+"""Models whose FLOPs differ by less need not be separated."""
 _UNLIKE = 0.02
 """Stated parameters that differ by more from those of the stated sizes contradict them."""
 

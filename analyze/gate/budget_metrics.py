@@ -19,7 +19,7 @@ from ..tables.classes import (
     CLASSES,
     COMPUTE_CLASSES,
     HOST_CLASSES,
-    LEAST_TOLD,
+    LEAST_SEPARATED,
     REFINED,
     UNSEPARATED,
     UNSPLIT,
@@ -137,11 +137,11 @@ def _class(result: Diagnosis, name: str) -> Known:
     """Return the share of one class; none of it is unknown where the capture could not show it."""
     if name.startswith("exposed_") and name.endswith("_wire"):
         return _exposed(result, name.removeprefix("exposed_").removesuffix("_wire"))
-    if name.endswith("_wait") and _frac(result, UNSPLIT) >= LEAST_TOLD:
+    if name.endswith("_wait") and _frac(result, UNSPLIT) >= LEAST_SEPARATED:
         return None, message("why.waits_not_separated")
     if name.endswith("_wait") and result.run.get("tp") is None:
         return None, message("why.no_mesh")
-    if name in COMPUTE_CLASSES and _frac(result, UNSEPARATED) >= LEAST_TOLD:
+    if name in COMPUTE_CLASSES and _frac(result, UNSEPARATED) >= LEAST_SEPARATED:
         return None, message("why.compute_not_separated")
     value = _frac(result, name)
     needs_name = name in ("recompute", "optimizer", *HOST_CLASSES)

@@ -83,7 +83,7 @@ class StoredFile:
 
 
 class Store:
-    """What lies at an address, as one listing told.
+    """What lies at an address, as one listing gave it.
 
     Args:
         address: Where it lies.
@@ -136,7 +136,7 @@ class Store:
 
     def _listed(self) -> list[StoredFile]:
         found = _asked(self._find, self.shown)
-        files = [self._stored(remote, told) for remote, told in sorted(found.items())]
+        files = [self._stored(remote, listed) for remote, listed in sorted(found.items())]
         files = [one for one in files if one.name]
         if not files:
             raise RunDirectoryError(
@@ -146,22 +146,22 @@ class Store:
 
     def _find(self) -> dict[str, dict[str, Any]]:
         if has_magic(self._root):
-            told: dict[str, dict[str, Any]] = self._fs.glob(self._root, detail=True)
-            return {name: one for name, one in told.items() if one["type"] == "file"}
-        told = self._fs.find(self._root, detail=True)
-        self._single = list(told) == [self._root]
-        return told
+            listed: dict[str, dict[str, Any]] = self._fs.glob(self._root, detail=True)
+            return {name: one for name, one in listed.items() if one["type"] == "file"}
+        listed = self._fs.find(self._root, detail=True)
+        self._single = list(listed) == [self._root]
+        return listed
 
-    def _stored(self, remote: str, told: dict[str, Any]) -> StoredFile:
+    def _stored(self, remote: str, listed: dict[str, Any]) -> StoredFile:
         base = str(PurePosixPath(self._root).parent) if self._single else _literal(self._root)
         name = remote[len(base) :].lstrip("/") if remote.startswith(base) else remote
         if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
             # A store takes any name; one that leads out of the copy is not ours to write.
             name = ""
         version = ",".join(
-            f"{key}={told[key]}" for key in _VERSION_KEYS if told.get(key) is not None
+            f"{key}={listed[key]}" for key in _VERSION_KEYS if listed.get(key) is not None
         )
-        return StoredFile(name, remote, int(told.get("size") or 0), version)
+        return StoredFile(name, remote, int(listed.get("size") or 0), version)
 
     def _kept_versions(self) -> dict[str, str]:
         try:
@@ -249,12 +249,12 @@ def _literal(root: str) -> str:
     return "/".join(parts[: next(i for i, part in enumerate(parts) if has_magic(part))])
 
 
-def _opened(address: str, told: str) -> tuple[Any, str]:
+def _opened(address: str, listed: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
         raise ConfigError(
-            message("refused.no_fsspec"), where=told, remedy=message("advice.install_cluster")
+            message("refused.no_fsspec"), where=listed, remedy=message("advice.install_cluster")
         ) from None
     try:
         # A listing that was cached in this process would hide what was written since.
@@ -262,7 +262,7 @@ def _opened(address: str, told: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         raise ConfigError(
             message("refused.no_package_for_store", error=printable(str(error))),
-            where=told,
+            where=listed,
             remedy=message("advice.packages_of_stores"),
         ) from error
     return files, str(root)
@@ -278,7 +278,7 @@ def _asked(question: Callable[[], T], where: str) -> T:
         try:
             return question()
         except FileNotFoundError as error:
-            # Over HTTP, a server that nobody reaches is told as a file that is missing.
+            # Over HTTP, a server that nobody reaches is reported as a file that is missing.
             what = message("refused.nothing_there")
             if error.__cause__ is not None:
                 what = message("refused.because", what=what, reasons=[_short(error.__cause__)])

@@ -28,7 +28,7 @@ _COLOUR = {
     "unattributed": _OPEN,
 }
 HATCHED = frozenset({_WAITED})
-"""Colours that are drawn hatched: waiting is told from work on paper and by every eye."""
+"""Colours that are drawn hatched: waiting is distinguished from work on paper and by every eye."""
 _COMPUTE = ("useful", "forward", "backward", "recompute", "optimizer", "compute")
 
 MEMORY_COLOURS = {

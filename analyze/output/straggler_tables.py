@@ -83,7 +83,7 @@ def _steps(diagnosis: Diagnosis) -> pd.DataFrame:
     """Return length of each step, and the rank that spent most of it on its own work.
 
     Nothing of a capture without step marks. Where no communication was seen and therefore nothing is
-    told, the own time of a rank is not known: it would be the whole step on all of them.
+    known, the own time of a rank is not known: it would be the whole step on all of them.
     """
     columns = ["step", "step_ns", "slowest_rank", "own_ns", "median_own_ns"]
     ledger = diagnosis.ledger

@@ -14,7 +14,7 @@ from ..wording.message import Message, Text, message
 
 _LEAST_SILENCE_NS = 30e9
 _SILENT_STEPS = 10
-"""So many usual steps without an end of one are told, and not before ``_LEAST_SILENCE_NS``."""
+"""So many usual steps without an end of one are reported, and not before ``_LEAST_SILENCE_NS``."""
 
 
 class Event(NamedTuple):
@@ -43,7 +43,7 @@ class Watch:
         self._follower = Follower()
         self._usual_ns = 0.0
         self._changed_s: float | None = None
-        self._told_silence_ns = 0.0
+        self._reported_silence_ns = 0.0
         self.has_ended = False
         """Whether nothing can come any more: all ranks closed their captures, or their processes ended."""
 
@@ -64,7 +64,7 @@ class Watch:
         if look.steps is not None:
             yield from _changes(look)
             yield _progress(trace, look)
-            self._usual_ns, self._told_silence_ns = look.step_time_ns, 0.0
+            self._usual_ns, self._reported_silence_ns = look.step_time_ns, 0.0
         if look.steps is not None or self._changed_s is None:
             self._changed_s = now_s
         self.has_ended = _has_ended(trace) or (is_gone and look.steps is None)
@@ -75,10 +75,12 @@ class Watch:
 
     def _silence(self, trace: Trace, silent_ns: float) -> Iterator[Event]:
         """Yield that no step ends, and who stands where: each time that it lasts twice as long."""
-        least_ns = max(_LEAST_SILENCE_NS, _SILENT_STEPS * self._usual_ns, 2 * self._told_silence_ns)
+        least_ns = max(
+            _LEAST_SILENCE_NS, _SILENT_STEPS * self._usual_ns, 2 * self._reported_silence_ns
+        )
         if silent_ns < least_ns:
             return
-        self._told_silence_ns = silent_ns
+        self._reported_silence_ns = silent_ns
         if self._follower.last_step < 0:
             yield Event("silent", message("watch.waiting"), {"silent_ns": silent_ns, "step": None})
             return

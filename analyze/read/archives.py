@@ -88,7 +88,7 @@ def unpack_archives(files: Iterable[InputFile], scratch: Scratch) -> Unpacked:
 
 
 def _is_archive(file: InputFile) -> bool:
-    """Return whether a file is an archive; one that cannot be opened is told later, with the rest."""
+    """Return whether a file is an archive; one that cannot be opened is reported later, with the rest."""
     try:
         return classify(file) == InputFormat.ARCHIVE
     except OSError:

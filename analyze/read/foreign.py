@@ -164,7 +164,7 @@ def nothing_readable(path: Path, count: int, unknown: Sequence[InputFile] = ()) 
     Args:
         path: The input.
         count: How many files it has.
-        unknown: Those of no format that we know; of the first ones it is told what they are.
+        unknown: Those of no format that we know; what the first ones are is reported.
     """
     looked_into = unknown[:_LOOKED_INTO]
     known = [one for one in map(recognised, looked_into) if one is not None]

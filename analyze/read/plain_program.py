@@ -4,7 +4,7 @@ One regular expression walks over the operations with their arguments, a hundred
 fast as Python could. It knows fewer than there are: a program it cannot walk to the end is
 not thereby bad, only not known to be good.
 
-What each operation is, is told by ``pickletools``.
+What each operation is, is known from ``pickletools``.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _grid(table: Dense, layout: ParallelLayout | None) -> DenseGrid:
 
 
 def _features(table: Dense, layout: ParallelLayout | None) -> FloatArray | None:
-    """Return the work [step, rank, feature] as far as it is told; a replica has that of the rank that tells it."""
+    """Return the work [step, rank, feature] as far as it is known; a replica has that of the rank that knows it."""
     if all(table.is_unknown(name) for name in FEATURES):
         return None
     work = np.stack([table.by_step(name) for name in FEATURES], axis=-1)
@@ -188,8 +188,8 @@ def _features(table: Dense, layout: ParallelLayout | None) -> FloatArray | None:
         order = np.argsort(replica, kind="stable")
         starts = np.flatnonzero(np.diff(replica[order], prepend=-1))
         # Of all that tell it the sum over a step is the same.
-        told = np.fmax.reduceat(work[:, order], starts, axis=1)
-        shared = told[:, np.unique(replica, return_inverse=True)[1]]
+        of_replicas = np.fmax.reduceat(work[:, order], starts, axis=1)
+        shared = of_replicas[:, np.unique(replica, return_inverse=True)[1]]
         work = np.where(np.isfinite(work), work, shared)
     return work
 

@@ -91,12 +91,12 @@ def _own_work(
         name: by_kind[kind].fillna(0.0).to_numpy() * _NS
         for name, kind in zip(OWN_WORK, MICROBATCH_KINDS, strict=True)
     }
-    # Each microbatch once, and a step of which one is not told is not known.
+    # Each microbatch once, and a step of which one is not known is not known.
     work = durations.reindex(columns=[*_CELL, "microbatch", *FEATURES])
     work = work.drop_duplicates([*_CELL, "microbatch"]).set_index(list(_CELL))[list(FEATURES)]
     work = work.astype(np.float64)
-    is_told = work.notna().groupby(level=_CELL).all()
-    total = work.groupby(level=_CELL).sum().where(is_told).reindex(cells)
+    is_measured = work.notna().groupby(level=_CELL).all()
+    total = work.groupby(level=_CELL).sum().where(is_measured).reindex(cells)
     return columns | {name: total[name].to_numpy() for name in FEATURES}
 
 

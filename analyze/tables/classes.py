@@ -14,7 +14,7 @@ UNSEPARATED = "compute_or_communication"
 UNSPLIT = "exposed_sums"
 """Exposed communication of which only sums are known: waiting and transfer of all axes; and that of
 which no wire time is known, because its peers are not in the capture or nothing says which they are."""
-LEAST_TOLD = 0.001
+LEAST_SEPARATED = 0.001
 """Share of the step from which on such time is named, and sums over wires or waits are unknown: as
 little as a report shows."""
 WAIT_CLASSES = tuple(f"exposed_{axis.value}_wait" for axis in Axis)

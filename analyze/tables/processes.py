@@ -60,7 +60,7 @@ class _Worker:
 class _Place:
     """Where this process reports to; nowhere in a process that is no worker."""
 
-    told: Any = None
+    counts: Any = None
     """Bytes that were read so far, for each task; only the process that has the task writes."""
     task = 0
 
@@ -102,8 +102,8 @@ def map_in_processes(
 
 def report_bytes(count: int) -> None:
     """Tell the owner of this process how many more bytes were read."""
-    if _Place.told is not None:
-        _Place.told[_Place.task] += count
+    if _Place.counts is not None:
+        _Place.counts[_Place.task] += count
 
 
 class _Pool(Generic[_Task, _Result]):
@@ -122,7 +122,7 @@ class _Pool(Generic[_Task, _Result]):
         self._waiting = deque(tasks)
         self._workers: list[_Worker] = []
         self._found: dict[int, _Result | WorkerDied] = {}
-        self._told = 0
+        self._counted = 0
 
     def run(self, workers: int) -> dict[int, _Result | WorkerDied]:
         """Return the result of each task.
@@ -170,9 +170,9 @@ class _Pool(Generic[_Task, _Result]):
         by_pipe = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(by_pipe), timeout=_POLL_S):
             self._take(by_pipe[cast(Connection, pipe)])
-        told = sum(self._shared)
-        self._on_bytes(told - self._told)
-        self._told = told
+        counts = sum(self._shared)
+        self._on_bytes(counts - self._counted)
+        self._counted = counts
 
     def _take(self, worker: _Worker) -> None:
         """Take the result of a process, or note that it has died and start another one."""
@@ -192,10 +192,10 @@ class _Pool(Generic[_Task, _Result]):
         self._give(worker)
 
 
-def _serve(pipe: Connection, told: Any, function: Callable[[Any], Any]) -> None:
+def _serve(pipe: Connection, counts: Any, function: Callable[[Any], Any]) -> None:
     """Do one task after the other; on an interrupt end at once, for the owner says why."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
-    _Place.told = told
+    _Place.counts = counts
     # Ends with the owner, or when it has no more tasks.
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:

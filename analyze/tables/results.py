@@ -160,7 +160,7 @@ class Finding:
 
     @property
     def returns_frac(self) -> float | None:
-        """Return the removal gain as people are told it: no repair costs time, so that below 0 are errors."""
+        """Return the removal gain as people read it: no repair costs time, so that below 0 are errors."""
         return None if self.removal_gain_frac is None else max(0.0, self.removal_gain_frac)
 
     @property
@@ -240,7 +240,7 @@ class Diagnosis:
     model_error_frac: float | None = None
     """(measured - replayed) / measured step time; None where there was no replay."""
     unknown_causes: tuple[Limit, ...] = ()
-    """Those of the limits for which no causes are told: without a finding that is no all-clear."""
+    """Those of the limits for which no causes are reported: without a finding that is no all-clear."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     """The numbers that the gate can bound, by name."""
     unknown_because: dict[str, Text] = field(default_factory=dict)

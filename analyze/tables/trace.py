@@ -55,7 +55,7 @@ class Trace:
     machines: tuple[Machine, ...] = ()
     """Hosts as a topology file states them; empty where it states none."""
     local_ranks: Mapping[int, int] = field(default_factory=dict)
-    """Place of each rank among those of its host, where its launcher told it."""
+    """Place of each rank among those of its host, where its launcher gave it."""
     kernel_steps: Mapping[int, tuple[int, ...]] | None = None
     """Steps of each rank of which the kernels are known, where only a part of the capture was traced
     in depth; None where what it has of kernels is of the whole capture."""

@@ -53,7 +53,7 @@ window.dashAgGridFunctions.bySeverity = function (one, other) {
   return order.indexOf(one) - order.indexOf(other);
 };
 
-// A server or tunnel that is gone is told, and looked for until it answers: the address has the
+// A server or tunnel that is gone is reported, and looked for until it answers: the address has the
 // whole view, so that a reload then shows what was asked for.
 (function () {
   const LOOK_MS = 2000;

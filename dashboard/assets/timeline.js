@@ -287,13 +287,13 @@
     tip()?.remove();
   }
 
-  function show(told, event) {
+  function show(found, event) {
     tip()?.remove();
-    if (!told.sentences?.length) return;
+    if (!found.sentences?.length) return;
     const box = document.createElement("div");
     box.id = "ms-tip";
     box.className = "ms-tip";
-    for (const text of [told.place, ...told.sentences]) {
+    for (const text of [found.place, ...found.sentences]) {
       box.appendChild(document.createElement("div")).textContent = text;
     }
     document.body.appendChild(box);
@@ -316,7 +316,7 @@
       window
         .fetch(url, { signal: asking.signal })
         .then((answer) => (answer.ok ? answer.json() : {}))
-        .then((told) => show(told, event))
+        .then((found) => show(found, event))
         .catch(() => {});
     }, REST_MS);
   });

@@ -62,7 +62,7 @@ def mesh_heatmap(facets: Sequence[MeshFacet]) -> go.Figure:
             y=y,
             text=spacer.text,
             texttemplate="%{text}" if _is_roomy(cell) else None,
-            customdata=spacer.told,
+            customdata=spacer.hover,
             xgap=cell_gap(cell[1], 2),
             ygap=cell_gap(cell[0], 2),
             colorbar={"thickness": 12, "tickformat": ".2f", "outlinewidth": 0},
@@ -120,18 +120,18 @@ class _Cells(NamedTuple):
     values: FloatArray
     text: Any
     """Words in the cells; empty where there is no room."""
-    told: Any
+    hover: Any
     """Rank and place, for who points at a cell."""
 
 
 def _cells(facet: MeshFacet, blocks: Blocks, cell: tuple[float, float]) -> _Cells:
     rank = facet.rank[blocks.row, blocks.column]
-    text, told = np.full(rank.shape, "", dtype=object), np.empty((*rank.shape, 2), dtype=object)
+    text, hover = np.full(rank.shape, "", dtype=object), np.empty((*rank.shape, 2), dtype=object)
     for at, one in np.ndenumerate(rank):
-        told[at] = one, f"tp{facet.tp}, dp{blocks.row[at]}, pp{blocks.column[at]}"
+        hover[at] = one, f"tp{facet.tp}, dp{blocks.row[at]}, pp{blocks.column[at]}"
         if one >= 0 and _is_roomy(cell):
             text[at] = f"r{one}<br>{blocks.values[at]:.2f}"
-    return _Cells(blocks.values, text, told)
+    return _Cells(blocks.values, text, hover)
 
 
 def _lines_of(grids: Sequence[_Cells], places: _Places) -> _Cells:
@@ -139,13 +139,13 @@ def _lines_of(grids: Sequence[_Cells], places: _Places) -> _Cells:
     down, across = grids[0].values.shape
     shape = places.rows * (down + places.lead), places.columns * (across + 1) - 1
     values = np.full(shape, np.nan)
-    text, told = np.full(shape, "", dtype=object), np.full((*shape, 2), "", dtype=object)
+    text, hover = np.full(shape, "", dtype=object), np.full((*shape, 2), "", dtype=object)
     for index, grid in enumerate(grids):
         row, column = divmod(index, places.columns)
         top, left = row * (down + places.lead) + places.lead, column * (across + 1)
         at = slice(top, top + down), slice(left, left + across)
-        values[at], text[at], told[at] = grid.values, grid.text, grid.told
-    return _Cells(values, text, told)
+        values[at], text[at], hover[at] = grid.values, grid.text, grid.hover
+    return _Cells(values, text, hover)
 
 
 def _edges(

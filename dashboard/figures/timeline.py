@@ -60,7 +60,7 @@ def timeline(  # noqa: PLR0913 - what lies over each other in one figure
     Args:
         step: What to draw.
         window_ns: Shown part, from the start of the step.
-        instant_url: Where is told what a row shows at an instant.
+        instant_url: The address of what a row shows at an instant.
         path: What to outline of the critical path, None for nothing.
         transfers: The operations of the step, by which waiting is hatched; None where nothing tells it.
         rows: What its rows stand for, by which keys change them; None where they do not.

@@ -138,10 +138,10 @@ def _unlike(setup: dict[str, dict[str, Any]]) -> list[Component]:
 
 def _gate(result: dict[str, Any]) -> Component:
     """Return what a gate with the run before as its baseline says."""
-    told = result["gate"]
-    verdict = told["verdict"] or "inconclusive"
+    gate = result["gate"]
+    verdict = gate["verdict"] or "inconclusive"
     badge = dmc.Badge(verdict, color=_VERDICT_COLOUR[verdict], variant="light", radius="sm")
-    words = [told["why"] or told["error"], *told.get("notes", ())]
+    words = [gate["why"] or gate["error"], *gate.get("notes", ())]
     note = "As meshscope gate judges it, with one run as the baseline. Five runs would show the noise between runs."
     return card(
         "Gate", [html.Div([badge, html.Span(" ".join(words))], className="ms-gate")], note=note
@@ -150,7 +150,7 @@ def _gate(result: dict[str, Any]) -> Component:
 
 def _key_numbers(result: dict[str, Any]) -> Component:
     numbers = []
-    # Copies and runs of one name are told apart by what they are called in this folder.
+    # Copies and runs of one name are distinguished by what they are called in this folder.
     sides = (("before", "Before", "before_id"), ("after", "After: this run", "run_id"))
     for name, words, own in sides:
         run = result[name]

@@ -32,7 +32,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
     content += [html.H1("What to fix first", className="ms-title")]
     if findings:
         content += [_card(run, finding, state) for finding in findings]
-        content += _not_told(run)
+        content += _not_reported(run)
     else:
         content.append(empty("No findings", sentence(str(nothing_found(run.diagnosis)))))
     if run.diagnosis.limits:
@@ -43,7 +43,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
     return run_page(run, "findings", content, state)
 
 
-def _not_told(run: LoadedRun) -> list[Component]:
+def _not_reported(run: LoadedRun) -> list[Component]:
     """Return why other findings may be missing; nothing where all causes are known."""
     reasons = limit_texts(run.diagnosis.unknown_causes)
     if not reasons or not run.diagnosis.run["steps"]:

@@ -167,8 +167,8 @@ def _ranks(run: LoadedRun, state: ViewState, found: dict[str, Any]) -> Component
         note += f" The slowest {_MOST_RANKS} of {len(rows)} ranks; JSON has all."
     is_marked = bool(rows) and rows[0]["rank"] == state.rank
     # When a job is over, nobody waits, and all were seen to the end.
-    told = [at for at in range(len(columns)) if any(row[at] != _NONE for row in cells)]
-    columns, cells = [columns[at] for at in told], [[row[at] for at in told] for row in cells]
+    filled = [at for at in range(len(columns)) if any(row[at] != _NONE for row in cells)]
+    columns, cells = [columns[at] for at in filled], [[row[at] for at in filled] for row in cells]
     drawn = table(columns, cells, numeric_from=2, marked=int(is_marked))
     return card("Ranks", [drawn], note=note)
 

@@ -118,9 +118,9 @@ def _held(row: Row) -> float | None:
 
 
 def _differences(result: Row) -> Component:
-    title, told = "Expected beside measured", result["expectation"]
-    if told["unknown_because"]:
-        reason = str(told["unknown_because"])
+    title, expectation = "Expected beside measured", result["expectation"]
+    if expectation["unknown_because"]:
+        reason = str(expectation["unknown_because"])
         why = f"{reason[:1].upper()}{reason[1:]}. State it in topology.toml of the run."
         return card(title, [empty("Expected memory is not known", why)])
     rows = [
@@ -141,7 +141,10 @@ def _differences(result: Row) -> Component:
     columns = ["Stage", "In flight", "Measured", "Expected", "Difference"]
     columns += ["Reserved", "Device used", "Expected reserved"]
     note = "Expected by the formulas of meshscope plan."
-    for word, settings in (("Assumed", told["assumed"]), ("Inferred", told["inferred"])):
+    for word, settings in (
+        ("Assumed", expectation["assumed"]),
+        ("Inferred", expectation["inferred"]),
+    ):
         if settings:
             note += f" {word}: {joined(settings)}."
     return card(title, [table(columns, rows)], note=note)

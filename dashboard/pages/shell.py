@@ -60,7 +60,7 @@ def header(run_id: str | None = None, facts: Sequence[Component] = ()) -> Compon
 
 
 def title_of(path: str | None) -> str:
-    """Return the title of the window at an address, by which tabs and history are told apart."""
+    """Return the title of the window at an address, by which tabs and history are separated."""
     own = inner(path)
     place = parse_path(own)
     if place is not None:
@@ -276,17 +276,17 @@ def not_found(message: str) -> Component:
 
 def facts(run: LoadedRun) -> list[Component]:
     """Return what the bar at the top says of a run: its mesh, schedule and origin, and whether it runs."""
-    told = [layout_words(run.trace)]
+    about = [layout_words(run.trace)]
     schedule = run.trace.run.get("schedule")
     if schedule:
-        told.append(str(schedule))
+        about.append(str(schedule))
     if run.trace.origin != OWN:
-        told.append(f"from {run.trace.origin}")
+        about.append(f"from {run.trace.origin}")
     if run.times.as_of_ns is not None:
-        told.append(f"as of {units.clock_time(run.times.as_of_ns)} UTC")
+        about.append(f"as of {units.clock_time(run.times.as_of_ns)} UTC")
     if state := _state_words(run):
-        told.append(state)
-    return [html.Span(fact, className="ms-fact") for fact in told]
+        about.append(state)
+    return [html.Span(fact, className="ms-fact") for fact in about]
 
 
 def _state_words(run: LoadedRun) -> str:

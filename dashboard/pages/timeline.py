@@ -153,16 +153,18 @@ def place_panel(run: LoadedRun, state: ViewState) -> list[Component]:
 
 def instant_panel(run: LoadedRun, state: ViewState, row: int, at_ns: int) -> list[Component]:
     """Return what a row shows at an instant, with links to its rank and to the one it waited for."""
-    told = instant(run, state, row, at_ns)
-    rank, operation = told["rank"], told["operation"]
+    at_click = instant(run, state, row, at_ns)
+    rank, operation = at_click["rank"], at_click["operation"]
     if rank is None:
         return []
-    step = "" if told["step"] is None else f", step {told['step']}"
+    step = "" if at_click["step"] is None else f", step {at_click['step']}"
     return [
         card(
-            f"{told['place']}{step}",
+            f"{at_click['place']}{step}",
             [
-                html.Ul([html.Li(sentence) for sentence in sentences(told)], className="ms-list"),
+                html.Ul(
+                    [html.Li(sentence) for sentence in sentences(at_click)], className="ms-list"
+                ),
                 html.Div(_links_of(run, state, rank, operation), className="ms-links"),
             ],
         )

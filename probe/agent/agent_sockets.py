@@ -21,7 +21,7 @@ CONTROL_VARIABLE = "MESHSCOPE_CONTROL"
 
 
 class Doors:
-    """Opens what can be opened; what cannot is told in ``facts``.
+    """Opens what can be opened; what cannot is reported in ``facts``.
 
     Attributes:
         facts: For the host manifest: where the sockets are, or why there is none.

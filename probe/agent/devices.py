@@ -53,7 +53,7 @@ class Device:
     field_ids: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """(field, scope) pairs whose values add up to each counter."""
     faults: set[DeviceEventKind] = field(default_factory=set)
-    """Those that were told."""
+    """Those that were reported."""
 
 
 @dataclass(frozen=True, slots=True)

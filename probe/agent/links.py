@@ -112,7 +112,7 @@ class LinkReader:
         self._ports: dict[str, Port] = {}
         self._counters = GrowingCounters()
         self._scanned_ns: int | None = None
-        self._told: dict[str, object] = {}
+        self._reported: dict[str, object] = {}
 
     def read(self) -> Reading:
         """Read every port once."""
@@ -131,8 +131,8 @@ class LinkReader:
             ],
             "counter_resets": self._counters.resets,
         }
-        if facts != self._told:
-            self._told = reading.facts = facts
+        if facts != self._reported:
+            self._reported = reading.facts = facts
         return reading
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ of steps, over those that were recorded):
 * bubble: the share of the step in which its host waited for messages of the pipeline,
   their transfer included; only in a pipeline;
 * straggler score: work over the median work of the others in its stage, minus 1; only
-  with two others or more, since of two it cannot be told which is slow;
+  with two others or more, since of two it cannot be known which is slow;
 * MFU: model FLOPs of a step / (world size x peak x step time).
 
 On a device that the host only launches for, host spans are not work and the host waits

@@ -1,7 +1,7 @@
 """Follows the ring of a rank from outside: reads what is new, writes and maps nothing.
 
 A file that is read cannot kill its reader when it is cut short, a mapped one can; and
-what the writer is doing meanwhile is told apart by the numbers at both ends of a slot.
+what the writer is doing meanwhile is distinguished by the numbers at both ends of a slot.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class TraceTriggers:
         """Have all ranks of this node record some steps; False while they do already.
 
         Args:
-            reason: Why, in a clause; it is told on stderr.
+            reason: Why, in a clause; it is printed on stderr.
         """
         if self._thread is not None and self._thread.is_alive():
             return False
@@ -93,8 +93,8 @@ class TraceTriggers:
         except (MeshscopeError, OSError) as error:
             tell(f"no deep trace ({reason}): {error}")
             return
-        tell(f"{_told(armed)}: {reason}")
+        tell(f"{_described(armed)}: {reason}")
 
 
-def _told(armed: Armed) -> str:
+def _described(armed: Armed) -> str:
     return f"{len(armed.pids)} ranks record steps {armed.first_step} to {armed.last_step} in depth"

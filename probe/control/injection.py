@@ -125,7 +125,7 @@ def _require_process(pid: int) -> None:
 
 
 def _require_same_python(pid: int) -> None:
-    """Accept a process whose interpreter understands ours, as far as that can be told."""
+    """Accept a process whose interpreter understands ours, as far as that can be known."""
     theirs = python_of_process(pid)
     other = f"; the process runs {theirs}" if theirs not in ("", _THIS_PYTHON) else ""
     if reason := can_remote_exec():

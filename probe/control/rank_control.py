@@ -146,5 +146,5 @@ def _remove(pointer: Path) -> None:
 
 def _ranks_here(environment: Mapping[str, str]) -> int | None:
     """Return how many ranks the launcher has started on this host, None if it does not say."""
-    told = environment.get("LOCAL_WORLD_SIZE", "")
-    return int(told) if told.isdecimal() else None
+    stated = environment.get("LOCAL_WORLD_SIZE", "")
+    return int(stated) if stated.isdecimal() else None

@@ -25,11 +25,11 @@ class RequestLog:
         self.count = 0
         self.errors = 0
         self._kept: deque[dict[str, Any]] = deque(maxlen=_KEPT)
-        self._told: Callable[[RequestLog], None] | None = None
+        self._listener: Callable[[RequestLog], None] | None = None
 
     def tell(self, listener: Callable[[RequestLog], None] | None) -> None:
         """Call a function after each request; None ends that."""
-        self._told = listener
+        self._listener = listener
 
     def add(self, verb: str, uid: int, pid: int, outcome: str) -> None:
         """Note a request.
@@ -50,8 +50,8 @@ class RequestLog:
                 "outcome": outcome[:_OUTCOME_CHARACTERS],
             }
         )
-        if self._told is not None:
-            self._told(self)
+        if self._listener is not None:
+            self._listener(self)
 
     def failed(self, _error: BaseException) -> None:
         """Count an error of the probe."""

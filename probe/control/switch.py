@@ -221,7 +221,7 @@ class RecordingSwitch(Generic[R]):
                     self._stop()
                 return
             recording.finish()
-        except Exception as error:  # noqa: BLE001 - told in the status; training goes on
+        except Exception as error:  # noqa: BLE001 - reported in the status; training goes on
             self.error = f"{type(error).__name__}: {error}"
         self._closed()
 
@@ -244,7 +244,7 @@ class RecordingSwitch(Generic[R]):
 
                 self._run_in_main_thread(unhook)
                 recording.finish()
-        except Exception as error:  # noqa: BLE001 - told in the status; training goes on
+        except Exception as error:  # noqa: BLE001 - reported in the status; training goes on
             self.error = f"{type(error).__name__}: {error}"
         self._closed()
 

@@ -96,10 +96,10 @@ def arm(
         if not reasons:
             return armed
         newest = max([newest, *(int(status["step"]) for status in _steps(found.here, timeout_s))])
-    told = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(reasons.items())[:4])
+    listed = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(reasons.items())[:4])
     is_busy = any("on its way" in why for why in reasons.values())
     raise ConfigError(
-        message("refused.no_agreement_on_steps", reasons=told), where=str(run_path),
+        message("refused.no_agreement_on_steps", reasons=listed), where=str(run_path),
         remedy=message("advice.call_off", run_path=run_path) if is_busy
         else message("advice.later_step"),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """The profiler, run from the training thread, where Kineto's daemon client is not on.
 
 It begins and ends at step borders, because a profiler that another thread starts sees
-nothing. Ending and writing hold the interpreter lock; the time is measured and told.
+nothing. Ending and writing hold the interpreter lock; the time is measured and reported.
 It gives way to a profiler that the training code starts meanwhile: of two at a time both
 would get nothing whole.
 """

@@ -36,7 +36,7 @@ class How(StrEnum):
     """Who records."""
 
     DAEMON = "daemon"
-    """Kineto's own client, told by the node agent."""
+    """Kineto's own client, known from the node agent."""
     IN_PROCESS = "in-process"
     """The profiler, on the training thread."""
 

@@ -86,7 +86,7 @@ class Capture:
         self.native_waits: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.open = open_recorder
         self.step_thread: int | None = None
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
 
     def source(self, name: str) -> Source:
         """Return a new source of records that is on."""
@@ -96,8 +96,8 @@ class Capture:
 
     def tell_once(self, message: str) -> None:
         """Print one line to stderr, the first time that it is said."""
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._noted:
+            self._noted.add(message)
             tell(message)
 
 
@@ -109,7 +109,7 @@ class Source:
             level; wrappers then only call on to what they wrap.
     """
 
-    __slots__ = ("__weakref__", "_errors", "_failed_ns", "_told", "capture", "name", "on")
+    __slots__ = ("__weakref__", "_errors", "_failed_ns", "_noted", "capture", "name", "on")
 
     def __init__(self, name: str, capture: Capture) -> None:
         self.name = name
@@ -117,7 +117,7 @@ class Source:
         self.on = True
         self._errors = 0
         self._failed_ns = 0
-        self._told = 0
+        self._noted = 0
 
     def failed(self, error: BaseException) -> None:
         """Count an error of the probe; switch this source off when there are many of late.
@@ -133,8 +133,8 @@ class Source:
             self._errors += 1
             self._failed_ns = time_ns
             kind = type(error).__name__
-            if self._told < most:
-                self._told += 1
+            if self._noted < most:
+                self._noted += 1
                 self.capture.tell_once(f"{self.name}: {kind}: {error} (counted; training goes on)")
             if self._errors >= most:
                 self.on = False
@@ -189,7 +189,7 @@ _BACKWARD_KINDS = (SpanKind.BACKWARD, SpanKind.BACKWARD_INPUT, SpanKind.BACKWARD
 
 
 class Activity:
-    """What the training is computing now, so that nested calls are told apart.
+    """What the training is computing now, so that nested calls are separated.
 
     One for all threads, as autograd recomputes in threads of its own. A program may also
     have threads that run modules for something else, such as the transforms of a prefetch:

@@ -83,7 +83,7 @@ class _Pair(NamedTuple):
     begin: Mark
     end: Any
     event_id: int
-    """Of the span; -1 where ``taken`` is to be told."""
+    """Of the span; -1 where ``taken`` is to be reported."""
     taken: Taken | None
     issue: Mark | None
     """Of operations that were issued before this pair, which is a wait for them."""

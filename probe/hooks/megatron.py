@@ -106,18 +106,18 @@ class MegatronHook:
     def _wrap_runner(self, original: Any) -> Any:
         """Learn the schedule and its microbatches, which are keywords of every runner."""
         schedule = _RUNNERS[original.__name__]
-        told: set[int] = set()
+        noted: set[int] = set()
 
         @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
             if self.source.on and not kwargs.get("forward_only"):
                 try:
                     microbatches = int(kwargs.get("num_microbatches") or 0)
-                    if microbatches not in told:
-                        told.add(microbatches)
+                    if microbatches not in noted:
+                        noted.add(microbatches)
                         named = {} if schedule is None else {"schedule": schedule.value}
-                        told_of_model = model_facts(kwargs, _replicas())
-                        self._facts.learn({"microbatches": microbatches, **named, **told_of_model})
+                        of_model = model_facts(kwargs, _replicas())
+                        self._facts.learn({"microbatches": microbatches, **named, **of_model})
                 except Exception as error:  # noqa: BLE001 - counted; training goes on
                     self.source.failed(error)
             return original(*args, **kwargs)

@@ -25,7 +25,7 @@ def model_facts(keywords: Mapping[str, Any], dp: int) -> dict[str, Any]:
         dp: Data-parallel ranks, without those of context parallelism.
 
     Returns:
-        ``model`` and ``tokens_per_step``, as far as they are told; nothing of what is no model of
+        ``model`` and ``tokens_per_step``, as far as they are stated; nothing of what is no model of
         transformer layers.
     """
     facts: dict[str, Any] = {}
@@ -57,11 +57,14 @@ def _arguments(model: object) -> dict[str, Any]:
         module = inner
     config = getattr(module, "config", None)
     values = getattr(config, "__dict__", None)
-    told = {name: getattr(module, name, None) for name in _OF_MODEL}
-    if not values or not isinstance(told["vocab_size"], int):
+    described = {name: getattr(module, name, None) for name in _OF_MODEL}
+    if not values or not isinstance(described["vocab_size"], int):
         return {}
-    arguments = {**values, **{name: value for name, value in told.items() if value is not None}}
+    arguments = {
+        **values,
+        **{name: value for name, value in described.items() if value is not None},
+    }
     # The model has its final number of rows: nothing is left to pad.
-    arguments["padded_vocab_size"] = told["vocab_size"]
-    arguments["max_position_embeddings"] = told["max_sequence_length"]
+    arguments["padded_vocab_size"] = described["vocab_size"]
+    arguments["max_position_embeddings"] = described["max_sequence_length"]
     return arguments

@@ -37,7 +37,7 @@ class ModelWatch:
     def __init__(self, learn: Learn, *, is_whole: bool = True) -> None:
         self._learn = learn
         self._is_whole = is_whole
-        self._is_told = False
+        self._is_described = False
 
     def tokens(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """Return the tokens of a forward call of training, 0 where it is given no token ids."""
@@ -50,8 +50,8 @@ class ModelWatch:
                 return 0
         except AttributeError:  # no tensor
             return 0
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_described:
+            self._is_described = True
             self._tell(module, int(ids.shape[1]))
         return int(ids.numel())
 

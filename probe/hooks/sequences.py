@@ -21,7 +21,7 @@ Lengths = Iterable[int] | HostNumbers
 
 
 class SequenceStatements:
-    """Records how long the sequences of each microbatch are, in the order in which they are told."""
+    """Records how long the sequences of each microbatch are, in the order in which they are described."""
 
     def __init__(self, capture: Capture) -> None:
         self.source = capture.source("sequences")

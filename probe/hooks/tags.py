@@ -11,7 +11,7 @@ _MOST = 1024
 
 
 class MessageTags:
-    """Microbatch and chunk by direction and buffer, told ahead by the pipeline hook.
+    """Microbatch and chunk by direction and buffer, set ahead by the pipeline hook.
 
     A schedule builds its send and receive operations right before it issues
     them, so the address of the buffer identifies the message. A tag whose

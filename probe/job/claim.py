@@ -1,4 +1,4 @@
-"""One process at a time records a rank of which no launcher has told who it is.
+"""One process at a time records a rank that no launcher has given an identity.
 
 Processes that train side by side without a process group (trials of a search, workers that
 share their weights) would all be rank 0 of 1. The first one is; a lock in the run directory,

@@ -48,7 +48,7 @@ _LOCAL_RANKS = (
     ("PALS_LOCAL_RANKID", "PALS_RANKID"),
     ("SLURM_LOCALID", "SLURM_PROCID"),
 )
-"""A place among the processes of the host, and the one in the job that was told with it."""
+"""A place among the processes of the host, and the one in the job that was given with it."""
 
 _alone: Identity | None = None
 

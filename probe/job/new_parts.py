@@ -2,7 +2,7 @@
 
 A run of thousands of ranks has as many directories, and the launcher and the agent of
 every node look for new ones, mostly on a file system that all nodes share. So a look is
-one ``stat`` unless the run directory has changed, and a directory is told of once.
+one ``stat`` unless the run directory has changed, and a directory is reported once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 class NewParts:
-    """The parts in a run that were not told of before.
+    """The parts in a run that were not known before.
 
     Args:
         run_path: The run directory.

@@ -43,7 +43,7 @@ _REFINED = frozenset({"layout"})
 
 
 def command_of_job(environment: Mapping[str, str]) -> list[str]:
-    """Return what started the job, as its launcher told us, else the arguments of this process."""
+    """Return what started the job, as its launcher recorded it, else the arguments of this process."""
     try:
         command = json.loads(environment[COMMAND_VARIABLE])
     except (KeyError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """Attach the probe in a rank that was started under ``meshscope run``.
 
 A rank is told who it is by the variables of its launcher, or by an argument of
-``init_process_group``: then it is attached once it has joined its group. One that is told by
+``init_process_group``: then it is attached once it has joined its group. One that is known from
 nobody is a job of its own once it trains. With ``--dormant`` the rank opens its control socket
 only, and records when asked.
 
@@ -34,7 +34,7 @@ from ..watches.optimizer_watch import OptimizerWatch
 
 
 class _Stderr:
-    """Where an error of the attachment is told."""
+    """Where an error of the attachment is reported."""
 
     def failed(self, error: BaseException) -> None:
         """Say it in one line; what a signal handler of the program raised goes on."""

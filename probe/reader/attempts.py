@@ -58,13 +58,13 @@ class Joined(NamedTuple):
     Attributes:
         ranks: One set of records a rank.
         attempts: Those that they are from.
-        told: Facts about the job that those of the newest attempt are replaced by, where
+        replaced: Facts about the job that those of the newest attempt are replaced by, where
             that one is left out.
     """
 
     ranks: list[RankRecords]
     attempts: list[AttemptFacts]
-    told: Mapping[str, Any]
+    replaced: Mapping[str, Any]
 
 
 def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[Note]) -> Joined:
@@ -83,7 +83,7 @@ def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[Not
         return Joined(alone, _facts([attempt for attempt in attempts if attempt.parts]), {})
     every, newest = attempts, attempts[-1]
     attempts = _comparable(attempts, limits)
-    told = {} if attempts[-1] is newest else _told(attempts[-1], every)
+    replaced = {} if attempts[-1] is newest else _of_rank_0(attempts[-1], every)
     facts = _facts(attempts)
     limits += _stated(attempts, facts)
     for attempt in attempts:
@@ -102,7 +102,7 @@ def joined_attempts(parts: Mapping[int, Sequence[RankRecords]], limits: list[Not
         )
         for rank in ranks
     ]
-    return Joined(joined, facts, told)
+    return Joined(joined, facts, replaced)
 
 
 def steps_before(parts: Mapping[int, Sequence[RankRecords]]) -> dict[int, list[int | None]]:
@@ -216,8 +216,8 @@ def _world_size(attempt: Attempt) -> int | None:
     return max(sizes, default=None)
 
 
-def _told(attempt: Attempt, every: Sequence[Attempt]) -> dict[str, Any]:
-    """Return what rank 0 said of the job in an attempt; None for what only others told."""
+def _of_rank_0(attempt: Attempt, every: Sequence[Attempt]) -> dict[str, Any]:
+    """Return what rank 0 said of the job in an attempt; None for what only others said."""
     others = {name for other in every for name in _job_facts(other)}
     return {**dict.fromkeys(others), **_job_facts(attempt)}
 

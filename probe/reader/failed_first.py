@@ -16,7 +16,7 @@ APART_NS = 50_000_000
 def failed_first(parts: Sequence[RankRecords]) -> RankRecords | None:
     """Return the part of the rank that ended first, and by itself; None where nothing tells.
 
-    Not told where any end is unknown, where the first one was in order, or by the signal of launchers: then
+    Unknown where any end is unknown, where the first one was in order, or by the signal of launchers: then
     somebody else ended the job. A rank that does not obey that signal is killed last.
     """
     ends = [(_ended_unix_ns(part), part) for part in parts]

@@ -229,7 +229,7 @@ def _manifests(directories: Directories) -> Iterator[RankRecords]:
 
 
 def _traced_steps(directory: Path) -> tuple[int, ...]:
-    """Return the steps that a part was traced in depth in: kernels are told by their passes."""
+    """Return the steps that a part was traced in depth in: kernels are known from their passes."""
     with suppress(OSError):
         named = map(sealed_name, (directory / FOLDER).iterdir())
         found = [name for name in named if name is not None]

@@ -202,9 +202,9 @@ def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None
 def _note_sources(manifest: Mapping[str, Any], found: RankRecords) -> None:
     """State which sources of the probe did not work, and why: the last word of an annotation says how."""
     annotations = manifest.get("annotations")
-    for key, told in sorted(annotations.items() if isinstance(annotations, dict) else ()):
+    for key, text in sorted(annotations.items() if isinstance(annotations, dict) else ()):
         name, _, word = str(key).rpartition(".")
-        source, reason = source_of(name), printable(str(told))
+        source, reason = source_of(name), printable(str(text))
         if not name:
             continue
         if word == "missing":

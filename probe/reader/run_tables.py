@@ -65,8 +65,8 @@ def read_run_tables(
         directories = {rank: own for rank, own in directories.items() if rank in wanted.ranks}
     found = read_parts(directories, wanted)
     limits += found.limits
-    ranks, attempts, told = joined_attempts(found.parts, limits)
-    manifest = {**manifest, **told}
+    ranks, attempts, of_attempts = joined_attempts(found.parts, limits)
+    manifest = {**manifest, **of_attempts}
     captured = tuple(rank.rank for rank in ranks if not rank.is_empty)
     manifests = {rank.rank: rank.manifest for rank in ranks if rank.manifest is not None}
     groups = merge_groups(manifests, limits)

@@ -33,7 +33,7 @@ Mask = NDArray[np.bool_]
 MOST_ROWS = 12_000_000
 """Records of passes and communication that are read of a run: an analysis takes 8 GB for them."""
 TAIL_STEPS = 2
-"""Last steps of a rank that stay: where a run broke off is told by them."""
+"""Last steps of a rank that stay: where a run broke off is known from them."""
 _FEWEST_STEPS = 4
 """So many are kept of each rank, however large they are."""
 _MOST_EVERY = 1 << 20
@@ -134,8 +134,8 @@ def thin(part: RankRecords, selection: StepSelection) -> None:
     if (table := part.tables.get(_MEMORY)) is not None:
         part.tables[_MEMORY] = table.filter(pa.array(_kept_samples(table, selection)))
     at = steps.column_names.index(DETAIL_COLUMN)
-    told = pa.array(np.where(kept, detail, _LENGTH_ONLY), pa.int64())
-    part.tables["step"] = steps.set_column(at, DETAIL_COLUMN, told)
+    details = pa.array(np.where(kept, detail, _LENGTH_ONLY), pa.int64())
+    part.tables["step"] = steps.set_column(at, DETAIL_COLUMN, details)
     part.tables = {name: table for name, table in part.tables.items() if table.num_rows}
 
 

@@ -136,7 +136,7 @@ def _kept_in_full(manifest: Mapping[str, Any] | None, step: Ints) -> Mask:
 def _is_whole(step: Ints, slot: Ints, present: Ints) -> Mask:
     """Tell of which steps every record is there, from the step before to the step after.
 
-    The end of an operation may be told in the step after its own.
+    The end of an operation may be reported in the step after its own.
     """
     before = np.concatenate([[FIRST_SEQ - 1], slot[:-1]])
     begins = np.concatenate([[True], step[1:] == step[:-1] + 1])

@@ -40,7 +40,7 @@ class EarlyRecorder(NullRecorder):
         return -1
 
     def record_microbatch(self, microbatch: int, tokens: int, sum_sq: int) -> None:
-        """Hold what was told of a microbatch back."""
+        """Hold what was reported of a microbatch back."""
         self._hold(lambda recorder: recorder.record_microbatch(microbatch, tokens, sum_sq))
 
     def count(self, name: str, amount: int = 1) -> None:

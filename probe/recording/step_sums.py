@@ -2,7 +2,7 @@
 
 This runs in the writer thread, on whole batches: the hooks and the ring know
 nothing of it, and the ring holds every record. A step is summed when the second step
-after it has ended: until then the end of an operation may still be told, by a device too that is behind
+after it has ended: until then the end of an operation may still be reported, by a device too that is behind
 its host. What reaches into a step that is kept in full is kept itself.
 """
 
@@ -26,7 +26,7 @@ _ISSUES = ("collective", "p2p")
 _MOST_PENDING = 1 << 18
 """Records that may wait for the end of their step; with more, all are kept in full."""
 _LATE_STEPS = 1
-"""So many steps after the next one has ended an end may still be told."""
+"""So many steps after the next one has ended an end may still be reported."""
 _FIRST_DIRECTION = len(CollectiveKind)
 
 
@@ -35,7 +35,7 @@ class Fold:
 
     Attributes:
         kept_out: Records held back or summed since the last look; set it to 0 then.
-        too_late: Ends that were told after their operation was summed, likewise.
+        too_late: Ends that were reported after their operation was summed, likewise.
     """
 
     def __init__(self, full: FullRecords) -> None:
@@ -219,7 +219,7 @@ class _Events:
         )
 
     def _times(self, name: str, completions: Rows | None) -> Ints:
-        """Return a time of each operation; of several that were told the last known one."""
+        """Return a time of each operation; of several that were reported the last known one."""
         import numpy as np
 
         times = np.zeros(len(self.event_id), np.int64)

@@ -2,7 +2,7 @@
 
 The file is one header page and a power-of-two number of slots. The record with
 slot sequence number *s* lies in slot *s* modulo the number of slots; what a slot
-looks like is told in ``schema.slots``. The first 32 bytes of the header have this
+looks like is reported in ``schema.slots``. The first 32 bytes of the header have this
 meaning in every format version. Byte 64 holds the time, in ns of the monotonic clock,
 at which the process last gave a sign of life; 0 for none.
 """

@@ -8,7 +8,7 @@ that others record who keep one in two.
 from __future__ import annotations
 
 WINDOW_STEPS = 25
-"""Steps of a window: enough for a step to be told from its neighbours, and for what is set up at
+"""Steps of a window: enough for a step to be distinguished from its neighbours, and for what is set up at
 the border of a window to cost nothing beside it."""
 LEAD_STEPS = 5
 """Steps of a window before the multiple of ``WINDOW_STEPS`` that it is of. The first step of a window

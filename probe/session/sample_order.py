@@ -47,16 +47,16 @@ class SampleOrder:
         ahead_ns: So long before its step an order is given.
     """
 
-    def __init__(self, told: Callable[[Sample], None]) -> None:
+    def __init__(self, listener: Callable[[Sample], None]) -> None:
         """Prepare; nothing is looked for before ``open``.
 
         Args:
-            told: Called when this rank's wish has become the order of all.
+            listener: Called when this rank's wish has become the order of all.
         """
         self.newest: Sample | None = None
         self.ahead_ns = AHEAD_NS
         self._look_ns = LOOK_NS
-        self._told = told
+        self._listener = listener
         self._wish: Sample | None = None
         self._path: Path | None = None
         self._looked_ns = -LOOK_NS
@@ -93,7 +93,7 @@ class SampleOrder:
         is_new = wish is not None and (known is None or wish.one_in > known.one_in)
         if wish is not None and is_new:
             self.newest = known = wish
-            self._told(wish)
+            self._listener(wish)
         self._wish = None
         # Two that ask at once may overwrite each other: what asks for least is to hold.
         is_lost = ordered is not None and known is not None and ordered.one_in < known.one_in

@@ -43,7 +43,7 @@ from .hook_set import HookSet
 from .level_control import LevelControl
 from .standstill import StandstillWatch
 
-_TAKEN = "another process of the run records it, and no launcher has told them apart"
+_TAKEN = "another process of the run records it, and no launcher has numbered them"
 
 
 class _Opened(NamedTuple):
@@ -293,7 +293,7 @@ class Session:
             raise
 
     def _open_files(self) -> None:
-        is_told = identify(os.environ) is not None and not is_single_process()
+        is_identified = identify(os.environ) is not None and not is_single_process()
         identity = as_single_process(os.environ)
         self.rank = identity.rank
         try:
@@ -301,7 +301,9 @@ class Session:
                 self.run_path = default_run_path(os.environ, identity.world_size, self._base)
             path = self.run_path
             opened = within(
-                MOST_OPEN_S, lambda: self._recorder(path, identity, is_told=is_told), _Opened.close
+                MOST_OPEN_S,
+                lambda: self._recorder(path, identity, is_identified=is_identified),
+                _Opened.close,
             )
         except (MeshscopeError, OSError) as error:
             pass_on(error)
@@ -321,7 +323,7 @@ class Session:
         atexit.register(self.close)
         self._tell_opened(self)
 
-    def _recorder(self, path: Path, identity: Identity, *, is_told: bool) -> _Opened:
+    def _recorder(self, path: Path, identity: Identity, *, is_identified: bool) -> _Opened:
         """Open the files of the rank: what may wait for a disk.
 
         Raises:
@@ -329,8 +331,8 @@ class Session:
             MeshscopeError: An existing manifest is damaged or of another version.
         """
         self._facts.open(path, identity)
-        lock = None if is_told else claim(path, identity.rank)
-        if lock is None and not is_told:
+        lock = None if is_identified else claim(path, identity.rank)
+        if lock is None and not is_identified:
             return _Opened(NullRecorder(identity.rank, reason=_TAKEN))
         local_rank = local_rank_of(identity.rank, os.environ)
         recorder = open_recorder(

@@ -1,7 +1,7 @@
 """A capture whose clock was wrong: the same run as a host with a bad clock would have recorded it.
 
 No clock is touched while the run lasts. When a rank has closed its capture, all
-times in it are rewritten as a clock would have told them that is ahead by an
+times in it are rewritten as by a clock that is ahead by an
 offset and gains by a drift since a given time. The rank also gets a host
 identity of its own, since ranks of one boot share one clock. Its clock pairs
 move along: the wall clock of that host is as wrong, so an analysis has to find
@@ -165,7 +165,7 @@ def _write_segment(directory: Path, rank: int, payload: bytes, *, number: int) -
 
 
 def _wrong(name: str, table: pa.Table, clock: WrongClock) -> NDArray[np.void]:
-    """Return records with the times that the wrong clock told; unknown times stay unknown."""
+    """Return records with the times of the wrong clock; unknown times stay unknown."""
     record = next(record for record in RECORD_TYPES.values() if record.name == name)
     rows = np.zeros(table.num_rows, dtype=record.numpy_dtype())
     rows["code"] = record.code

@@ -3,7 +3,7 @@
 On a CPU they run until the thread has used the time. On a GPU they are queued on
 the current stream like the kernels of a layer: what a product takes there is
 measured once, before the training, and after that nothing waits for the device.
-When they really ran is told by a pair of events, read when they are over. ::
+When they really ran is known from a pair of events, read when they are over. ::
 
     host     queue n products |  goes on
     device          ... layer | begin | n products | end | layer ...
@@ -53,7 +53,7 @@ class HostCompute:
         log((start_ns, now_ns()))
 
     def settle(self, *, wait: bool = False) -> None:
-        """Do nothing: all was told."""
+        """Do nothing: all was reported."""
 
 
 class _Running(NamedTuple):

@@ -154,16 +154,16 @@ def test_every_setting_is_documented(project_dir):
 def test_make_commands_exist(pages, project_dir):
     """Fails when a page tells the reader to run a make target that there is not."""
     targets = set(re.findall(r"^([a-z-]+):", (project_dir / "Makefile").read_text(), re.MULTILINE))
-    told = {word for text in pages.values() for word in _commands(text, "make")}
-    assert told
-    assert not told - targets
+    reported = {word for text in pages.values() for word in _commands(text, "make")}
+    assert reported
+    assert not reported - targets
 
 
 def test_verbs_exist(pages, verbs):
     """Fails when a page tells the reader to run a command that there is not."""
-    told = {word for text in pages.values() for word in _commands(text, "meshscope")}
-    assert told
-    assert not told - verbs
+    reported = {word for text in pages.values() for word in _commands(text, "meshscope")}
+    assert reported
+    assert not reported - verbs
 
 
 def test_links_lead_somewhere(pages, project_dir):

@@ -114,7 +114,7 @@ def test_enter_opens_the_run_of_a_row(page):
     page.wait_for_url(re.compile(f"/run/{TRAINED}/overview$"))
 
 
-def test_a_run_that_went_away_is_told(page, runs_dir):
+def test_a_run_that_went_away_is_reported(page, runs_dir):
     """Fails when a page of a deleted run answers a click with nothing."""
     shutil.copytree(runs_dir / TRAINED, runs_dir / "gone")
     page.goto("/run/gone/timeline?step=1")
@@ -458,7 +458,7 @@ def test_numbers_of_the_run_list_sort_as_numbers(page, piped_run, profiled_run):
     assert times == sorted(times)
 
 
-def test_a_server_that_is_gone_is_told_and_comes_back(browser, address):
+def test_a_server_that_is_gone_is_reported_and_comes_back(browser, address):
     """Fails when the address changes under an old page without a word, or the page stays old."""
     context = browser.new_context(base_url=address)
     page = context.new_page()
@@ -605,8 +605,8 @@ def test_a_click_tells_what_it_is_and_leads_on(page):
     pin.click()
     expect(page).to_have_url(re.compile(r"\?step=2&place=2-\d+&pin=2$"))
     expect(page.locator("#timeline-graph .ytick text").first).to_contain_text("rank 2")
-    told = page.request.get(f"/api/v1/runs/{TRAINED}/timeline/at.json?step=2&pin=2&row=0&at=1")
-    assert told.json()["rank"] == 2
+    reported = page.request.get(f"/api/v1/runs/{TRAINED}/timeline/at.json?step=2&pin=2&row=0&at=1")
+    assert reported.json()["rank"] == 2
     page.mouse.click(plot["x"] + plot["width"] / 2, plot["y"] + plot["height"] / 8)
     panel.get_by_role("link", name="Unpin rank 2").click()
     expect(page).to_have_url(re.compile(r"\?step=2&place=2-\d+$"))
@@ -634,10 +634,10 @@ def _click_at(page, row: int, at: int, twin: dict) -> None:
 def test_a_wait_leads_to_the_rank_that_came_last(page):
     """Fails when a visitor sees that a rank waits, and not for whom."""
     row, at, twin = _longest_wait(page)
-    told = page.request.get(
+    reported = page.request.get(
         f"/api/v1/runs/{TRAINED}/timeline/at.json?step=2&row={row}&at={at}"
     ).json()
-    assert told["operation"]["waited_for"] == SLOW_RANK
+    assert reported["operation"]["waited_for"] == SLOW_RANK
     _open_timeline(page, "?step=2")
     _wait_until_listening(page, "timeline-graph")
     _click_at(page, row, at, twin)

@@ -28,13 +28,13 @@ def break_disk(fault, run_dir):
         return
     # Looked for before: once the disk hangs, that would wait as well.
     rings = list(run_dir.glob("rank*/ring.bin"))
-    told = Path(os.environ["DISK_FAULT"])
-    told.write_text(fault, encoding="ascii")
+    reported = Path(os.environ["DISK_FAULT"])
+    reported.write_text(fault, encoding="ascii")
     # The kernel writes pages back in its own time; now, for this test.
     for ring in rings:
         threading.Thread(target=write_back, args=(ring,), daemon=True).start()
     end = time.monotonic() + PATIENCE_S
-    while not told.with_suffix(".hit").exists():
+    while not reported.with_suffix(".hit").exists():
         assert time.monotonic() < end, "nothing was written"
         time.sleep(0.02)
 

@@ -22,7 +22,7 @@ from meshscope.probe.recording.recorder import Recorder, StorageSettings
 def record_forever(run_path: Path, counter_path: Path, settings: dict) -> None:
     """Record events; after each one, publish how many are committed.
 
-    Event number i is told from its values; the test knows the same rule.
+    Event number i is distinguished from its values; the test knows the same rule.
     """
     with counter_path.open("r+b") as file:
         counter = mmap.mmap(file.fileno(), 8)

@@ -164,7 +164,7 @@ def test_any_mesh_loads_what_any_other_saved(chain: str, tmp_path: Path) -> None
         assert losses(tmp_path, f"train{number}") == pytest.approx(rest, abs=1e-5)
 
 
-def test_steps_of_a_resumed_run_are_told_apart(tmp_path: Path) -> None:
+def test_steps_of_a_resumed_run_are_separated(tmp_path: Path) -> None:
     """Fails if a resumed run writes over the truth of the run before it, or counts from 0."""
     config = run(DP2, train=replace(TRAIN, steps=2))
     longer = run(DP2)

@@ -93,7 +93,7 @@ def test_stage_spans_name_stage_chunk_and_microbatch(job, name):
 
 
 def test_messages_of_a_pipeline_carry_their_microbatch(job):
-    """Fails when a message cannot be told to which microbatch it belongs."""
+    """Fails when a message cannot be given its microbatch."""
     capture, counts = job
     rows = capture.tables["p2p"].to_pandas()
     for name in ("gpipe", "1f1b"):

@@ -41,7 +41,7 @@ def test_members_meet_where_their_group_is_made(meetings):
     assert all(late < early for late, early in zip(by_rank[LATE], by_rank[0], strict=True))
 
 
-def test_all_ranks_meet_behind_it_where_torch_is_told_so(meetings):
+def test_all_ranks_meet_behind_it_where_torch_is_reported_so(meetings):
     """Fails when a rank that is no member waits unseen until the group of others is made."""
     met = meetings(is_barrier_wanted=True)
     found = met.groupby("group_id", observed=True)["rank"].agg(sorted).tolist()

@@ -80,7 +80,7 @@ def place(tmp_path, project_dir):
 
 @contextmanager
 def started(code, place, tmp_path, *options, **changes):
-    """Run code as a process that is told by one line on stdin to end; wait until it is ready.
+    """Run code as a process that is known from one line on stdin to end; wait until it is ready.
 
     It cannot import the probe by itself.
     """
@@ -221,7 +221,7 @@ def test_a_process_that_cannot_import_the_probe_says_why_at_once(place, tmp_path
     assert "not attached: ModuleNotFoundError" in complaints_of(tmp_path)
 
 
-def test_another_program_is_told_from_a_python(place):
+def test_another_program_is_distinguished_from_a_python(place):
     """Fails when a wrong process id shows as an inner error without a remedy."""
     with subprocess.Popen(["sleep", "60"]) as process:
         try:

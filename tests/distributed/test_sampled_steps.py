@@ -76,7 +76,7 @@ def test_every_message_has_both_ends(runs):
         assert (by_step == expected.reindex(by_step.index)).all()
 
 
-def test_a_run_without_room_is_told_from_steps_of_all_ranks(runs):
+def test_a_run_without_room_is_distinguished_from_steps_of_all_ranks(runs):
     """Fails when ranks keep different steps of a large run, or the account of those does not add up."""
     sampled, _, path = runs
     room = sum(len(sampled.tables[name]) for name in ("span", "collective", "p2p")) // 8

@@ -129,7 +129,7 @@ def test_a_slow_checkpoint_blocks_inside_torch_save(host_run: RecordedRun) -> No
 
 
 def test_slow_ranks_differ_in_the_cpu_time_that_they_use(host_run: RecordedRun) -> None:
-    """Fails if burnt, slept and taken-away time of a rank cannot be told apart."""
+    """Fails if burnt, slept and taken-away time of a rank cannot be separated."""
     idle_ns, cpu_ns = {}, {}
     for step, rank in ((6, 1), (7, 0), (8, 1)):
         spans = host_run.spans("forward", step, rank)

@@ -170,7 +170,7 @@ def test_each_schedule_works_with_the_other_axes(kind: str, tied: bool, tmp_path
 
 
 def test_the_probe_sees_which_stage_chunk_and_microbatch_each_span_is(tmp_path: Path) -> None:
-    """Fails if a recorded run does not tell its schedule, or spans cannot be told apart."""
+    """Fails if a recorded run does not tell its schedule, or spans cannot be separated."""
     config = run_config("zb-v", tied=True)
     run_ranks(train_under_the_probe, config, tmp_path)
     capture = read_run(tmp_path / "run")

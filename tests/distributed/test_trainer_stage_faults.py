@@ -130,9 +130,9 @@ def _check_clock(run: RecordedRun) -> None:
     assert (skew["rank"], skew["offset_ns"]) == (0, OFFSET_MS * 1e6)
     recorded, steps = run.tables["step"], run.steps
     for rank, (offset_ns, drift) in enumerate(((OFFSET_MS * 1e6, DRIFT), (0, 0))):
-        told = recorded[recorded["rank"] == rank].set_index("step")
+        reported = recorded[recorded["rank"] == rank].set_index("step")
         real = steps[steps["rank"] == rank].set_index("step")
-        since_ns = told["start_ns"] + told["dur_ns"] - skew["start_ns"] - offset_ns
+        since_ns = reported["start_ns"] + reported["dur_ns"] - skew["start_ns"] - offset_ns
         end_ns = skew["start_ns"] + since_ns / (1 + drift)
         assert ((real["start_ns"] < end_ns) & (end_ns < real["end_ns"])).all()
     applied = run.fault("heavy_stage", 1).sort_values("start_ns")
@@ -157,16 +157,16 @@ def test_what_the_trainer_tells_of_its_sequences_is_what_its_passes_follow(
     run: RecordedRun,
 ) -> None:
     """Fails if a rank tells nothing, another microbatch's work, or that of steps without the fault."""
-    told = run.tables["microbatch"].set_index(["step", "rank", "microbatch"]).sort_index()
-    assert len(told) == 8 * 2 * 2
-    assert (told["tokens"] == MODEL.seq_len).all()
-    even = told.loc[:5, "sum_sq"]
+    reported = run.tables["microbatch"].set_index(["step", "rank", "microbatch"]).sort_index()
+    assert len(reported) == 8 * 2 * 2
+    assert (reported["tokens"] == MODEL.seq_len).all()
+    even = reported.loc[:5, "sum_sq"]
     assert even.nunique() == 1
     for step in (6, 7):
         applied = (
             run.fault("sequence_imbalance", step).groupby(["rank", "microbatch"])["work"].first()
         )
-        squares = told.loc[step, "sum_sq"]
+        squares = reported.loc[step, "sum_sq"]
         ratio = squares / applied
         assert ratio.max() == pytest.approx(ratio.min())
         assert ratio.iloc[0] == pytest.approx(even.iloc[0], rel=0.01)

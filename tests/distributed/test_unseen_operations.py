@@ -42,10 +42,10 @@ def test_the_slow_rank_is_named_alone_and_priced(job):
     assert slow[unseen_job.SLOW_RANK].removal_gain_frac == pytest.approx(cost_frac, abs=0.04)
 
 
-def test_the_join_that_ranks_wait_in_is_told_as_inferred(job):
+def test_the_join_that_ranks_wait_in_is_reported_as_inferred(job):
     """Fails when a user is not told that the account rests on operations that nobody recorded."""
     result, _ = job
-    told = [
+    reported = [
         limit for limit in texts(result.limits) if limit.startswith("No operation was recorded")
     ]
-    assert any("before backward" in limit for limit in told)
+    assert any("before backward" in limit for limit in reported)

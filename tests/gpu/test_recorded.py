@@ -31,7 +31,7 @@ def samples():
         reader.close()
 
 
-def test_a_busy_device_is_told_from_a_quiet_one(samples):
+def test_a_busy_device_is_distinguished_from_a_quiet_one(samples):
     """Fails when counters of a real driver are lost, or idle and load look alike."""
     busy = [own for own in samples if own.get("sm_active_frac", 0) > 0.9]
     quiet = [own for own in samples if own.get("sm_active_frac") == 0]

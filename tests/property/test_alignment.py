@@ -71,7 +71,7 @@ def test_random_clocks_change_nothing(layout, offsets):
     trace, truth = diagnosed(layout)
     result = diagnose(align(set_clocks(trace, offsets)))
     if any(has_code(limit, "doubt.clocks_vague") for limit in result.limits):
-        # By a few collectives alone a clock is not told from a link that is late by the same time.
+        # By a few collectives alone a clock is not distinguished from a link that is late by the same time.
         assert layout.pp == 1 or layout.dp > 1
         suspects = {f.where["rank"] for f in result.findings if f.kind == "straggler_rank"}
         assert suspects <= {1}

@@ -68,7 +68,7 @@ def test_buckets_that_come_closer_together_are_no_faster(ranks, buckets, wire_ms
     assert result.predicted_ns == pytest.approx(length(then), rel=1e-6)
 
 
-def test_a_place_is_told_by_the_wire_times_of_its_cause():
+def test_a_place_is_reported_by_the_wire_times_of_its_cause():
     """Fails when a finding looks for its place in times with queueing, and does not find it there."""
     job = SyntheticJob(
         layout=ParallelLayout(tp=2, dp=3),

@@ -62,5 +62,5 @@ def test_one_wrong_clock(four_ranks, truth, rank, offset_ns):
     assert (waits(result) - waits(truth)).abs().max(axis=None) <= NEAR_NS * count
     found = [(f.kind, f.where) for f in result.findings if f.kind != "clock_skew"]
     assert found == [(f.kind, f.where) for f in truth.findings]
-    is_told = any("corrected" in limit for limit in texts(aligned.limits))
-    assert is_told == (abs(offset_ns) > NEAR_NS)
+    is_reported = any("corrected" in limit for limit in texts(aligned.limits))
+    assert is_reported == (abs(offset_ns) > NEAR_NS)

@@ -65,10 +65,10 @@ def test_two_replicas_of_two_stages_show_what_physics_lets_them():
 @pytest.mark.parametrize("layout", ["dp2", "dp8"])
 def test_lengths_that_a_capture_tells_let_a_slow_replica_be_found(layout):
     """Fails when what the training tells of its microbatches gets lost on the way to the detection."""
-    found = [captured(layout, number, told=True) for number in range(CASES)]
+    found = [captured(layout, number, reported=True) for number in range(CASES)]
     assert sum(suspects[:1] == [slow] for suspects, slow in found) >= CASES - 1
     assert all(set(suspects) <= {slow} for suspects, slow in found)
-    blind = [captured(layout, number, told=False) for number in range(CASES)]
+    blind = [captured(layout, number, reported=False) for number in range(CASES)]
     assert sum(slow in suspects for suspects, slow in blind) <= 1
 
 

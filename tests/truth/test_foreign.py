@@ -102,8 +102,8 @@ def test_blame_of_a_healthy_rank_is_seen_alone_and_in_a_list():
 
 def test_findings_about_the_design_are_no_faults():
     """The bubble of a healthy job would pass for the culprit."""
-    told = names(reply(found("pipeline_bubble"), found("embedding_imbalance", stage=1)))
-    assert told == ["stage_imbalance stage 1"]
+    reported = names(reply(found("pipeline_bubble"), found("embedding_imbalance", stage=1)))
+    assert reported == ["stage_imbalance stage 1"]
 
 
 def test_answers_are_compared_with_their_tolerance():

@@ -35,7 +35,7 @@ def test_removal_gains_are_those_of_the_paired_jobs(verdicts):
 
 
 def test_intervals_hold_the_true_gains(verdicts):
-    """Fails when the error that is told beside a removal gain is smaller than the error it has."""
+    """Fails when the error that is shown beside a removal gain is smaller than the error it has."""
     known = [verdict for verdict in verdicts if verdict.interval is not None]
     held = [v for v in known if v.interval[0] <= v.true_gain <= v.interval[1]]
     assert len(known) >= 8

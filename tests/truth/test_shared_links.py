@@ -40,7 +40,7 @@ def pair(case, times, seed, stated):
 @pytest.mark.parametrize("times", SLOWDOWNS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_slow_link_whose_speed_is_stated_has_its_true_price(case, times, seed):
-    """Fails when a slow link without a healthy peer is told in parts, or as traffic of others."""
+    """Fails when a slow link without a healthy peer is reported in parts, or as traffic of others."""
     slow, fast, truth = pair(case, times, seed, FAST)
     assert not links(fast)
     (link,) = links(slow)
@@ -68,7 +68,7 @@ def test_a_slow_link_of_unknown_speed_has_no_certain_price(case, times, seed):
 
 @pytest.mark.parametrize("stated", [FAST, None])
 def test_two_axes_over_one_slow_link_are_one_cause(stated):
-    """Fails when one link is told once for each axis, and neither part has its price."""
+    """Fails when one link is reported once for each axis, and neither part has its price."""
     layout = ParallelLayout(tp=2, dp=2)
     slow, fast = (
         diagnose(over_one_link(layout, rate, seed=0, per_host=2, stated=stated, hosts=(0, 1, 1, 0)))
@@ -99,7 +99,7 @@ def ports(groups, hosts, times, **how):
 @pytest.mark.parametrize("times", SLOWDOWNS)
 @pytest.mark.parametrize("sizes", [(4e6, 4e6), (6e6, 2e6)])
 def test_axes_of_several_hosts_share_the_port_that_all_have_in_common(sizes, times):
-    """Fails when a port is told once an axis: each alone returns nothing, since all wait for the others, and both all."""
+    """Fails when a port is reported once an axis: each alone returns nothing, since all wait for the others, and both all."""
     # Host 1 has the second rank of one group and the first of the other.
     groups = {"dp": ((0, 1), sizes[0]), "cp": ((2, 3), sizes[1])}
     slow, fast, truth = ports(groups, (0, 1, 1, 2), times)

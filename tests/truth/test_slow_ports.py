@@ -34,14 +34,14 @@ def links(diagnosis):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("extra_ms", [3.0, 12.0])
 def test_links_of_one_port_are_one_cause_at_their_common_price(extra_ms, seed):
-    """Fails when a host that sends slowly is told in parts, none of which has its price."""
+    """Fails when a host that sends slowly is reported in parts, none of which has its price."""
     faults = (slow("pp", 1, 0, extra_ms), slow("pp", 1, 2, extra_ms))
     trace, truth = run(CHAIN, *faults, seed=seed)
     (found,) = links(diagnose(trace))
     assert (found.where["axis"], found.where["host"]) == ("pp", "host1")
     assert found.removal_gain_frac == pytest.approx(truth.joint_ns / truth.step_time_ns, abs=0.015)
-    told = {evidence.code for evidence in found.evidence}
-    assert {"slow_port.link", "slow_port.together", "link_rate.no_interface"} <= told
+    reported = {evidence.code for evidence in found.evidence}
+    assert {"slow_port.link", "slow_port.together", "link_rate.no_interface"} <= reported
 
 
 def test_a_group_and_a_link_of_one_port_are_one_cause():
@@ -64,7 +64,7 @@ def test_a_group_and_a_link_of_one_port_are_one_cause():
     ids=["links", "group and link"],
 )
 def test_a_port_that_is_slow_at_times_is_one_cause(layout, first, second, seed):
-    """Fails when a port that is slow for some steps is told in parts: each alone returns next to nothing, both a lot."""
+    """Fails when a port that is slow for some steps is reported in parts: each alone returns next to nothing, both a lot."""
     faults = (
         replace(first, first_step=3, last_step=8),
         replace(second, first_step=4, last_step=8),
@@ -88,7 +88,7 @@ def test_links_that_are_slow_at_other_times_keep_their_causes():
 
 
 def test_ranks_with_cards_of_their_own_do_not_share_a_port():
-    """Fails when links of two cards of one host are told as one port, which is neither."""
+    """Fails when links of two cards of one host are reported as one port, which is neither."""
     faults = (slow("pp", 0, 4, 12.0), slow("pp", 1, 5, 12.0))
     trace, _ = run(MESH, *faults)
     clocks = {rank: f"host{rank // 4}" for rank in trace.ranks}

@@ -293,7 +293,7 @@ def test_roots_of_broadcasts_wait_once_for_a_slow_rank():
 
 
 def test_no_causes_where_the_replay_waits_otherwise_than_the_account(monkeypatch):
-    """Fails when a gain is told though waiting is frozen into the work of ranks."""
+    """Fails when a gain is reported though waiting is frozen into the work of ranks."""
     monkeypatch.setattr(checks, "MAX_WAIT_APART", 1e-3)
     result = diagnose(broadcasts())
     assert result.causes == ()

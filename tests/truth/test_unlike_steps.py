@@ -133,7 +133,7 @@ def sampled(kept):
     return replace(trace, tables=tables)
 
 
-def test_waiting_for_steps_that_are_not_in_the_capture_is_told():
+def test_waiting_for_steps_that_are_not_in_the_capture_is_reported():
     """Fails when a wait of four steps' slowness is passed off as the whole account of one step."""
     with_average = texts(diagnose(sampled([4, 9, 14, 19])).limits)
     without = texts(diagnose(sampled([3, 8, 13, 18])).limits)

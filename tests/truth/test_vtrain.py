@@ -50,7 +50,7 @@ def fitted(rows):
     return found
 
 
-def foretold_ms(job, layer_ms, head_ms, layer_step_ms, rest_ms):
+def prediction_ms(job, layer_ms, head_ms, layer_step_ms, rest_ms):
     """Return the iteration time of a pipeline whose last stage has the output head."""
     own = np.full(job.pp, job.layers / job.pp * layer_ms)
     own[-1] += head_ms
@@ -72,11 +72,11 @@ def errors(iterations, *, has_head):
         layer_ms, head_ms, layer_step_ms, rest_ms = fitted(known)
         for job in jobs[jobs["pp"] > 1].itertuples():
             if has_head:
-                told_ms = foretold_ms(job, layer_ms, head_ms, layer_step_ms, rest_ms)
+                predicted_ms = prediction_ms(job, layer_ms, head_ms, layer_step_ms, rest_ms)
             else:
                 even_ms = layer_ms + head_ms / job.layers
-                told_ms = foretold_ms(job, even_ms, 0.0, layer_step_ms, rest_ms)
-            rows.append((job.pp, told_ms / job.ms - 1.0))
+                predicted_ms = prediction_ms(job, even_ms, 0.0, layer_step_ms, rest_ms)
+            rows.append((job.pp, predicted_ms / job.ms - 1.0))
     return pd.DataFrame(rows, columns=["pp", "error"]).groupby("pp")["error"]
 
 
@@ -101,6 +101,6 @@ def test_bus_bandwidth_is_that_of_the_nccl_tests(traces_dir, gpus):
     for time, bandwidth in (("time(ns)", "busbw(GB/s)"), ("time(ns).1", "busbw(GB/s).1")):
         rows = pd.DataFrame({"size_bytes": measured["size(B)"], "wire_ns": measured[time]})
         found = with_bandwidth(rows.assign(kind="all_reduce", expected=gpus))
-        told = found["bus_bandwidth_bytes_per_s"].to_numpy(np.float64) / 1e9
+        reported = found["bus_bandwidth_bytes_per_s"].to_numpy(np.float64) / 1e9
         # Times and bandwidths were printed with four digits.
-        assert told == pytest.approx(measured[bandwidth].to_numpy(), rel=1e-3)
+        assert reported == pytest.approx(measured[bandwidth].to_numpy(), rel=1e-3)

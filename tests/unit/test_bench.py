@@ -54,5 +54,5 @@ def test_the_smallest_job_of_the_benchmark_of_summaries(project_dir):
     )
     assert done.returncode == 0, done.stderr
     assert "true: rank 21 since step 3" in done.stdout
-    assert "told: rank 21 since step 3" in done.stdout
+    assert "reported: rank 21 since step 3" in done.stdout
     assert "extrapolated, not measured" in done.stdout

@@ -105,7 +105,7 @@ def test_without_a_finding_to_take_up_the_next_command_still_works(tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["breakdown", "kernels"])
-def test_a_run_without_kernels_leads_to_what_can_be_told(slow_run, verb):
+def test_a_run_without_kernels_leads_to_what_can_be_reported(slow_run, verb):
     """Fails when two verbs that need kernels send the reader to each other."""
     assert following(verb, slow_run) == ["diagnose", str(slow_run)]
     assert following("diagnose", slow_run)[0] not in ("breakdown", "kernels")

@@ -68,7 +68,7 @@ def test_two_parts_of_one_run_are_compared(run):
 
 
 @pytest.mark.parametrize("steps", ["7", "9:8", "500:"])
-def test_a_slip_is_told_in_a_line(run, steps):
+def test_a_slip_is_reported_in_a_line(run, steps):
     """Users would see a traceback, or a result of other steps."""
     result = meshscope("diagnose", run, "--steps", steps)
     assert result.exit_code != 0

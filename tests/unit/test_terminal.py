@@ -43,7 +43,7 @@ def test_a_wide_table_goes_on_below_with_its_first_column():
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_long_sentence_goes_on_under_its_first_word(width):
-    """Fails when words are lost, or the lines of a finding cannot be told from the next one."""
+    """Fails when words are lost, or the lines of a finding cannot be distinguished from the next one."""
     words = " ".join(f"word{number}" for number in range(40))
     lines = drawn([Listing([Item(words, [words])], first_number=12)], width)
     assert max(map(len, lines)) <= width

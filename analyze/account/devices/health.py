@@ -25,7 +25,7 @@ BUSY = 0.5
 """Share of time with a kernel running from which a sample tells how fast a device can be."""
 LEAST_SAMPLES = 3
 LEAST_PEERS = 2
-"""Of two devices of different speed it cannot be told which one is slow."""
+"""Of two devices of different speed it cannot be known which one is slow."""
 
 
 def device_health(trace: Trace, begin_ns: int, end_ns: int) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 A launcher ends all ranks once one is gone, so in the end none has a close mark; but it
 needs some time to notice, and ends them by SIGTERM. Where the ends are known, the rank that was
-first is told from those that were ended because of it.
+first is distinguished from those that were ended because of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KILLED_APART_NS = 10_000_000
 TOGETHER_NS = 1_000_000_000
 """The same after a long silence: who ended first by less was not waited for, it was killed first."""
 LEAST_SILENCE_NS = 5_000_000_000
-"""Silence of all ranks is not told below that, however short steps are."""
+"""Silence of all ranks is not known below that, however short steps are."""
 LEAST_HUNG_NS = 1_000_000_000
 """Nobody is hung whom others waited for no longer than that, however short steps are."""
 _SIGNAL_BITS = 0x7F
@@ -216,7 +216,7 @@ def _first_and_later(times: pd.DataFrame, ended: pd.Series) -> tuple[pd.Series, 
         return first[of_itself], later
     if not later.empty:
         return first, later
-    by_status = _told_by_status(ended, times)
+    by_status = _ended_by_status(ended, times)
     if len(by_status[0]):
         return by_status
     survived = _survived(first, times)
@@ -249,7 +249,7 @@ def _died_of_itself(times: pd.DataFrame) -> pd.Series[bool]:
     return (status & _SIGNAL_BITS).isin(_OWN_SIGNALS)
 
 
-def _told_by_status(ended: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+def _ended_by_status(ended: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Return the ends of ranks that ended by themselves, and those of ranks ended because of them.
 
     Both are empty where that is not known. A launcher ends by SIGTERM, as soon as it notices. Who ended

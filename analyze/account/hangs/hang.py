@@ -314,8 +314,8 @@ def _ends(
     nodes = {node for targets in after.values() for node in targets} | after.keys()
     ends = {node for node in nodes if not after.get(node)}
     blamed = sorted(node for node in ends if isinstance(node, int))
-    told = _reaching(ends, after)
-    ring = _circles({node for node in nodes if node not in told}, after)
+    reaching = _reaching(ends, after)
+    ring = _circles({node for node in nodes if node not in reaching}, after)
     return WaitGraph(
         operations=tuple(operations.values()),
         absent=tuple(rank for rank in blamed if rank in trace.ranks and rank not in waiting),

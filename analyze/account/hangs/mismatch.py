@@ -123,21 +123,30 @@ def _compared(trace: Trace, group: str, seq: int, own: pd.DataFrame) -> Mismatch
         )
     }
     for what, field in (("kind", "kind"), ("dtype", "dtype"), ("size", "size_bytes")):
-        told = {rank: one for rank, one in issues.items() if getattr(one, field) not in (-1, "")}
-        values = Counter(getattr(one, field) for one in told.values())
+        recorded = {
+            rank: one for rank, one in issues.items() if getattr(one, field) not in (-1, "")
+        }
+        values = Counter(getattr(one, field) for one in recorded.values())
         if len(values) > 1:
-            return _named(group, seq, issues, told, field, what)
+            return _named(group, seq, issues, recorded, field, what)
     return None
 
 
 def _named(
-    group: str, seq: int, issues: dict[int, Issue], told: dict[int, Issue], field: str, what: str
+    group: str,
+    seq: int,
+    issues: dict[int, Issue],
+    recorded: dict[int, Issue],
+    field: str,
+    what: str,
 ) -> Mismatch:
-    values = Counter(getattr(one, field) for one in told.values())
+    values = Counter(getattr(one, field) for one in recorded.values())
     (most, count), *others = values.most_common()
     is_even = others[0][1] == count
-    different = {rank: one for rank, one in told.items() if is_even or getattr(one, field) != most}
-    usual = next(one for one in told.values() if getattr(one, field) == most)
+    different = {
+        rank: one for rank, one in recorded.items() if is_even or getattr(one, field) != most
+    }
+    usual = next(one for one in recorded.values() if getattr(one, field) == most)
     usual_ranks = tuple(sorted(rank for rank in issues if rank not in different))
     return Mismatch(group, seq, usual, usual_ranks, dict(sorted(different.items())), what)
 

@@ -1,7 +1,7 @@
 """Which operators the devices worked for, and how near to the peak their arithmetic came.
 
 A kernel counts for the operator that launched it, the innermost one. Operators keep their name
-where libraries choose another kernel, and those that multiply matrices are told apart by
+where libraries choose another kernel, and those that multiply matrices are distinguished by
 their input shapes, of which each has a speed of its own.
 """
 

@@ -93,8 +93,8 @@ def _without_kernels(trace: Trace) -> KernelReport:
     known = dict.fromkeys(("span_ns", "busy_ns", "idle_ns"), 0)
     counts = dict.fromkeys(("device_events", "unlinked_events", "unknown_ns"), 0)
     unknown = dict.fromkeys(("starved_ns", "launch_bound_ns", "launch_bound_frac"))
-    told = {"step_ns": step_ns.to_numpy(), **known, **unknown}
-    return _of_no_kernels(pd.DataFrame({"rank": list(trace.ranks), **counts, **told}))
+    others = {"step_ns": step_ns.to_numpy(), **known, **unknown}
+    return _of_no_kernels(pd.DataFrame({"rank": list(trace.ranks), **counts, **others}))
 
 
 def _of_no_kernels(ranks: pd.DataFrame) -> KernelReport:

@@ -21,7 +21,7 @@ from ...align.steps.windows import StepWindows
 from ...tables.classes import (
     CLASSES,
     COMPUTE_CLASSES,
-    LEAST_TOLD,
+    LEAST_SEPARATED,
     SPAN_CLASS,
     UNATTRIBUTED,
     UNSEPARATED,
@@ -51,8 +51,8 @@ def without_guesses(
         unseen: Axes along which nothing was recorded; kernels are computing all the same.
     """
     is_hidden = not INSIDE_SPANS.isdisjoint(unseen) and not trace.row_count("kernel")
-    is_told = windows.detail is StepDetail.FULL and not is_hidden
-    if is_told or trace.run.get("world_size") == 1:
+    is_separated = windows.detail is StepDetail.FULL and not is_hidden
+    if is_separated or trace.run.get("world_size") == 1:
         return ledger
     segments = ledger.segments.copy()
     is_compute = compute_code(segments["code"].to_numpy(np.int64))
@@ -95,7 +95,7 @@ def without_unknown_wires(
     limits = tuple(
         message("unknown.wire_of_axis", axis=name.split("_")[1], share=share)
         for name, share in moved_of.items()
-        if share >= LEAST_TOLD
+        if share >= LEAST_SEPARATED
     )
     return ledger._replace(by_step=by_step), limits
 

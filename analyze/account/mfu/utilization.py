@@ -107,9 +107,9 @@ def keys_per_token(trace: Trace) -> float | None:
 
     ``sum(L^2) / sum(L)`` over the documents of all recorded microbatches; None where none are.
     """
-    told = trace.frame("microbatch")
-    tokens = float(told["tokens"].sum()) if len(told) else 0.0
-    return float(told["sum_sq"].sum()) / tokens if tokens > 0 else None
+    microbatches = trace.frame("microbatch")
+    tokens = float(microbatches["tokens"].sum()) if len(microbatches) else 0.0
+    return float(microbatches["sum_sq"].sum()) / tokens if tokens > 0 else None
 
 
 def device_peak(trace: Trace) -> tuple[float | None, str]:

@@ -143,7 +143,7 @@ def _by_causality(frame: pd.DataFrame) -> pd.Series:
     opens = np.append(True, sorted_rank[1:] != sorted_rank[:-1])[: len(order)]
     first = np.flatnonzero(opens)
     count = np.diff(np.append(first, len(order)))
-    told = np.maximum(np.minimum(LEAST_IN_PART, np.ceil(count / _FEW)), count // _MANY)
-    chosen = np.sort(order[first + told.astype(np.int64) - 1])
+    needed = np.maximum(np.minimum(LEAST_IN_PART, np.ceil(count / _FEW)), count // _MANY)
+    chosen = np.sort(order[first + needed.astype(np.int64) - 1])
     usual = pd.Series(ahead[chosen], index=rank[chosen])
     return usual[usual < -MAX_SKEW_NS]

@@ -38,7 +38,7 @@ late see common ends that far apart, devices do not."""
 SHARPER = 0.5
 """What these tell is taken where its doubt is less than that of the other's."""
 VAGUE_NS = 5_000_000.0
-"""From this on an offset within its own error is not told from none, and to move times by it can be
+"""From this on an offset within its own error is not distinguished from none, and to move times by it can be
 worse than to leave them; a smaller one does no harm."""
 _NOT_COMPARED = "doubt.clocks_not_compared"
 
@@ -288,7 +288,7 @@ def _is_vague(row: Mapping[str, Any]) -> bool:
 
 
 def _left_in_doubt(trace: Trace, estimates: pa.Table) -> Iterator[Limit]:
-    """Yield how far clocks that are told apart may be off, where that is not corrected for want of certainty."""
+    """Yield how far clocks that are separated may be off, where that is not corrected for want of certainty."""
     separated = set(trace.clocks.values())
     rows = [
         row

@@ -38,7 +38,7 @@ LEAST_APART = 3
 """Operations of a member that must tell it."""
 
 LATE_FRAC = 0.02
-"""Share of its time that a rank waits for missing ones beyond their like, from which it is told; as
+"""Share of its time that a rank waits for missing ones beyond their like, from which it is named; as
 much as a replay may freeze (``unknown_causes``)."""
 
 

@@ -105,9 +105,9 @@ def match_p2p(trace: Trace) -> TransferMatch:
     times = ["start_ns", "end_ns"]
     # Which of two sends at one position a receive belongs to, nothing tells.
     is_twice = has_peer & rows.duplicated([*key, "direction"], keep=False)
-    is_told = has_peer & ~is_twice
-    sends = rows.loc[is_told & is_send, [*key, *times]]
-    receives = rows.loc[is_told & ~is_send]
+    is_matched = has_peer & ~is_twice
+    sends = rows.loc[is_matched & is_send, [*key, *times]]
+    receives = rows.loc[is_matched & ~is_send]
     pairs = receives.merge(sends, on=key, suffixes=("", "_send"), validate="one_to_one")
     both_began = pairs[["start_ns", "start_ns_send"]].max(axis=1)
     pairs["wire_ns"] = (pairs["end_ns"] - both_began).clip(lower=0)
@@ -120,7 +120,7 @@ def match_p2p(trace: Trace) -> TransferMatch:
         limits.append(message("missing.peers_unnamed", count=int((~has_peer).sum())))
     if is_twice.any():
         limits.append(message("missing.same_position", count=int(is_twice.sum())))
-    alone = int(is_told.sum()) - 2 * len(pairs)
+    alone = int(is_matched.sum()) - 2 * len(pairs)
     if alone:
         limits.append(message("missing.no_other_end", count=alone))
     return TransferMatch(pairs[[*columns, "send_wait_ns", "receive_wait_ns"]], tuple(limits))

@@ -85,8 +85,8 @@ def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[Limit]]:
 
 def _disagreeing(rows: pd.DataFrame, what: pd.Series[int]) -> pd.DataFrame:
     """Return the positions at which members say different things."""
-    told = what.groupby([rows["group_id"], rows["seq"]])
-    differ = told.min() != told.max()
+    described = what.groupby([rows["group_id"], rows["seq"]])
+    differ = described.min() != described.max()
     return differ[differ].index.to_frame(index=False)
 
 

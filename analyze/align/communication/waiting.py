@@ -45,8 +45,8 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
     frame = every[every["end_ns"].notna()]
     ranks_of = ranks_of_group(frame["rank"].to_numpy(), frame["join"].to_numpy())
     frame = frame[ranks_of > 1]
-    told = frame.loc[frame["wire_ns"].notna(), "rank"]
-    unseen = np.setdiff1d(every.loc[every["wire_ns"].isna(), "rank"], told)
+    timed = frame.loc[frame["wire_ns"].notna(), "rank"]
+    unseen = np.setdiff1d(every.loc[every["wire_ns"].isna(), "rank"], timed)
     table = _waits(frame, ranks) if len(frame) else _no_waits(ranks)
     table.loc[table["rank"].isin(unseen), list(_WAITS)] = np.nan
     return table
@@ -163,8 +163,8 @@ def traffic_by_group(
     first = first[np.argsort(frame["join"].to_numpy()[first], kind="stable")]
     per_join = frame[["group_id", "axis", "join"]].iloc[first]
     per_join = per_join.assign(**{name: value[first] for name, value in most.items()})
-    is_told = frame["wire_ns"].notna()
-    wait = stood_waiting(frame).where(is_told).groupby(frame["group_id"], observed=True)
+    is_timed = frame["wire_ns"].notna()
+    wait = stood_waiting(frame).where(is_timed).groupby(frame["group_id"], observed=True)
     groups = per_join.groupby(["group_id", "axis"], as_index=False, observed=True)
     table = groups.agg(operations=("join", "size"), size_bytes=("size_bytes", "sum"))
     table["wire_ns"] = groups["wire_ns"].sum(min_count=1)["wire_ns"]

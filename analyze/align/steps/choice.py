@@ -1,7 +1,7 @@
 """Which of the common steps are analysed where a capture holds more of some than of others.
 
 An account must not count communication that was not recorded as compute. So only the
-steps of which the capture holds most are analysed, and what is not told of them is said.
+steps of which the capture holds most are analysed, and what is not known of them is said.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ MIN_KEPT = 0.5
 """Least share of the steps that whole cycles must hold; else all steps are kept."""
 
 MIN_CARRIED = 0.05
-"""Share of the step from which on it is told that waiting crosses the border of the account."""
+"""Share of the step from which on a limit says that waiting crosses the border of the account."""
 
 
 def whole_cycles(trace: Trace, steps: Steps) -> tuple[Steps, tuple[Limit, ...]]:

@@ -18,7 +18,7 @@ MIN_RATIO = 3.0
 MAX_FRAC = 0.2
 """Largest share of the steps that may be long: more of them are a kind of step of their own."""
 MIN_EXCESS = 0.1
-"""Least share of all time that they take beyond the median, to be told."""
+"""Least share of all time that they take beyond the median, to be named."""
 
 
 def long_steps_limit(frame: pd.DataFrame) -> list[Limit]:

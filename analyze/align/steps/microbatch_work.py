@@ -1,4 +1,4 @@
-"""How much work microbatches are, as the training code has told it."""
+"""How much work microbatches are, as the training code has described it."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def known_work(trace: Trace, passes: pd.DataFrame) -> FloatArray | None:
     Returns:
         [pass, feature] by ``FEATURES``, NaN where it is not known; None where nothing is.
     """
-    told = trace.frame("microbatch")
-    told = told[told["rank"].isin(trace.ranks)]
-    if told.empty or passes.empty:
+    described = trace.frame("microbatch")
+    described = described[described["rank"].isin(trace.ranks)]
+    if described.empty or passes.empty:
         return None
-    values = told[list(FEATURES)].to_numpy(np.float64)
-    work = _looked_up(_numbers(told, "rank"), values, _numbers(passes, "rank"))
+    values = described[list(FEATURES)].to_numpy(np.float64)
+    work = _looked_up(_numbers(described, "rank"), values, _numbers(passes, "rank"))
     unknown = np.isnan(work[:, 0])
     if trace.layout is not None and unknown.any():
-        ranks = np.union1d(told["rank"], passes["rank"])
+        ranks = np.union1d(described["rank"], passes["rank"])
         dp = np.array([trace.layout.coordinates(int(rank))["dp"] for rank in ranks])
         replicas = (
             frame.assign(replica=dp[np.searchsorted(ranks, frame["rank"])])
-            for frame in (told, passes[unknown])
+            for frame in (described, passes[unknown])
         )
-        of_told, of_passes = (_numbers(frame, "replica") for frame in replicas)
-        work[unknown] = _looked_up(of_told, values, of_passes)
+        of_described, of_passes = (_numbers(frame, "replica") for frame in replicas)
+        work[unknown] = _looked_up(of_described, values, of_passes)
     return work if np.isfinite(work).any() else None
 
 
@@ -48,12 +48,12 @@ def _numbers(frame: pd.DataFrame, who: str) -> list[IntArray]:
     return [frame[name].to_numpy(np.int64) for name in (who, "step", "microbatch")]
 
 
-def _looked_up(told: list[IntArray], values: FloatArray, wanted: list[IntArray]) -> FloatArray:
-    """Return the values of the last told row with each wanted key; NaN where there is none."""
-    key = combined(*(np.concatenate(both) for both in zip(told, wanted, strict=True)))
+def _looked_up(described: list[IntArray], values: FloatArray, wanted: list[IntArray]) -> FloatArray:
+    """Return the values of the last described row with each wanted key; NaN where there is none."""
+    key = combined(*(np.concatenate(both) for both in zip(described, wanted, strict=True)))
     own, asked = key[: len(values)], key[len(values) :]
     order = np.argsort(own, kind="stable")
     place = np.searchsorted(own[order], asked, side="right") - 1
     last = order[np.maximum(place, 0)]
-    is_told = (place >= 0) & (own[last] == asked)
-    return np.where(is_told[:, None], values[last], np.nan)
+    is_described = (place >= 0) & (own[last] == asked)
+    return np.where(is_described[:, None], values[last], np.nan)

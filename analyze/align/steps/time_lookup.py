@@ -113,7 +113,7 @@ def steps_around_passes(
 ) -> npt.NDArray[np.bool_]:
     """Return which spans are optimizer steps that evaluate the model, as with a closure.
 
-    Their passes are told as passes; the optimizer is what is left of its step. One that runs
+    Their passes are reported as passes; the optimizer is what is left of its step. One that runs
     inside a backward pass has none in it.
     """
     around = np.zeros(len(rank), dtype=bool)

@@ -110,11 +110,11 @@ def _axis(
             return Axis.EP, f"{_BY_NAME} {description!r}"
         if axis is not Axis.OTHER:
             return axis, _BY_LAYOUT
-    told = one_axis(named)
-    if told is not None and layout is not None and _leaves(layout, told, ranks):
-        told = Axis.EP if Axis.EP in named else None
-    if told is not None:
-        return told, f"{_BY_NAME} {description!r}"
+    by_name = one_axis(named)
+    if by_name is not None and layout is not None and _leaves(layout, by_name, ranks):
+        by_name = Axis.EP if Axis.EP in named else None
+    if by_name is not None:
+        return by_name, f"{_BY_NAME} {description!r}"
     if traffic is not None and not (layout is not None and _leaves(layout, traffic.axis, ranks)):
         return traffic.axis, traffic.why
     return Axis.OTHER, _span(ranks, layout) or UNKNOWN
@@ -175,8 +175,8 @@ def contradictions(trace: Trace) -> list[Limit]:
         if len(ranks) < 2:
             continue
         named, by_layout = named_axes(_text(row["description"])), layout.axis_of(ranks)
-        told, own = one_axis(named), Axis(row["axis"])
-        if told is not None and Axis.EP not in named and _leaves(layout, told, ranks):
+        by_name, own = one_axis(named), Axis(row["axis"])
+        if by_name is not None and Axis.EP not in named and _leaves(layout, by_name, ranks):
             found.append(_named_otherwise(str(group_id), repr(row["description"]), by_layout))
         is_stated = _text(row["evidence"]).startswith("stated in ")
         if is_stated and own in MESH_AXES and _leaves(layout, own, ranks):

@@ -61,7 +61,7 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
     A group that only sends and receives is a pipeline, unless its sends go round a ring, as in
     context parallelism (``ring_traffic``), or are no stages' (``pipeline_traffic``). In a job without sends whose groups all hold
     the whole world, they are data-parallel if they reduce, and not within a forward pass.
-    Where forward passes were recorded, tensor and data parallelism are told by the passes
+    Where forward passes were recorded, tensor and data parallelism are known from the passes
     in which groups reduce (``pass_traffic``).
     """
     collective = _distinct(trace, "collective", ["group_id", "kind"])

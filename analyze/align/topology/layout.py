@@ -84,9 +84,9 @@ def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, Text]:
     is_named = any(named_axes(name) & _MESH for name in names)
     named = []
     for group_id, ranks, name in zip(group_ids, members, names, strict=True):
-        axes, told = named_axes(name), traffic.get(group_id)
-        if not axes and told is not None and (told.axis is Axis.PP or not is_named):
-            axes = frozenset({told.axis})
+        axes, by_traffic = named_axes(name), traffic.get(group_id)
+        if not axes and by_traffic is not None and (by_traffic.axis is Axis.PP or not is_named):
+            axes = frozenset({by_traffic.axis})
         named.append(NamedGroup(axes, tuple(ranks)))
     if not is_named and all(group.axes != {Axis.PP} for group in named):
         # Stages may send on the group of all ranks.
@@ -94,7 +94,9 @@ def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, Text]:
     if not is_named:
         named = _with_rings(named, rings(trace))
     layout, why_not = infer_layout(named, world_size)
-    is_all_data = bool(traffic) and all(told.axis is Axis.DP for told in traffic.values())
+    is_all_data = bool(traffic) and all(
+        by_traffic.axis is Axis.DP for by_traffic in traffic.values()
+    )
     if layout is None and not why_not and is_all_data:
         return ParallelLayout(dp=world_size), ""
     if layout is None and not why_not:

@@ -65,7 +65,7 @@ def why_no_pipeline(trace: Trace, pairs: set[tuple[int, int]]) -> Text:
 def why_other_order(trace: Trace, pairs: set[tuple[int, int]]) -> Text:
     """Return why the stages of a pipeline do not lie in the order of its ranks; empty if they may.
 
-    A mesh numbers stages as the ranks rise. What is told of the first or the last stage would be said of
+    A mesh numbers stages as the ranks rise. What holds for the first or the last stage would be said of
     others where a trainer has placed them otherwise. Only of a row of ranks is the order known.
 
     Args:

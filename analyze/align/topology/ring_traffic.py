@@ -8,7 +8,7 @@ the passes and s a transfer::
     ring       0: F(s s) B(s s)     1: F(s s) B(s s)     2: F(s s) B(s s)
     stages     0: F() s s B()       1: s F() s s B() s   2: s F() B() s
 
-Stages that send within their own forward are told by their numbers: of a ring each member sends as much,
+Stages that send within their own forward are known from their numbers: of a ring each member sends as much,
 while a row of stages, also one of several chunks a rank, sends less from its last to its first.
 """
 

@@ -83,8 +83,8 @@ def apply_topology(trace: Trace, stated: StatedTopology) -> Trace:
     limits += _other_hosts(trace, stated)
     found = _with_kernels(found.with_tables({"group": groups}), stated, limits)
     found = with_axes(found, stated=axes, source=stated.source)
-    told = contradictions(found)
-    return replace(found, limits=(*found.limits, *limits, *told), _frames={})
+    contradicted = contradictions(found)
+    return replace(found, limits=(*found.limits, *limits, *contradicted), _frames={})
 
 
 def _other_hosts(trace: Trace, stated: StatedTopology) -> list[Limit]:

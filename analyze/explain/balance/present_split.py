@@ -71,8 +71,12 @@ def _recorded_split(account: Account, stages: int) -> tuple[int, ...] | None:
     total = run.get("num_layers")
     settings = stated_settings(run)
     if layout is None or not isinstance(total, int) or total < 1:
-        told = settings.get("layers")
-        return tuple(told) if isinstance(told, list) and len(told) == stages else None
+        by_settings = settings.get("layers")
+        return (
+            tuple(by_settings)
+            if isinstance(by_settings, list) and len(by_settings) == stages
+            else None
+        )
     found = stated_split(settings, total, layout)
     if not found and run.get(ARGUMENTS) and total % stages == 0:
         found = (total // stages,) * stages

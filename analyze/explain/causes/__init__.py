@@ -105,7 +105,7 @@ __all__ = [
 
 
 class SlowParts(NamedTuple):
-    """What is told to be slow before the causes are made of it."""
+    """What is known to be slow before the causes are made of it."""
 
     suspects: list[Suspect]
     """Ranks that work longer than their peers, as players of their own."""
@@ -118,7 +118,7 @@ class SlowParts(NamedTuple):
 def find_players(
     trace: Trace,
     program: Program,
-    told: Passes,
+    computing: Passes,
     work: Work,
     expected: Expected,
     slow: SlowParts,
@@ -128,10 +128,10 @@ def find_players(
     Args:
         trace: The capture.
         program: The replay graph.
-        told: Its passes, and which part of each was computing.
+        computing: Its passes, and which part of each was computing.
         work: The recorded work by cell, without what slow clocks cost.
         expected: What each cell would have taken on a healthy rank.
-        slow: What is told to be slow already.
+        slow: What is known to be slow already.
     """
     suspects, clocks, wires = slow
     suspected = [rank for suspect in suspects for rank in suspect.ranks]
@@ -143,7 +143,7 @@ def find_players(
     players = [
         *(Player("clock_throttle", own.where, Union.WORKERS, own.effect) for own in clocks),
         *worker_players(work, reference, suspects),
-        *stage_players(trace, program, told, work, reference - residual),
+        *stage_players(trace, program, computing, work, reference - residual),
         *gap_players(program, work, reference),
     ]
     if expected.unequal_ns is not None:
@@ -154,7 +154,7 @@ def find_players(
     players += wire_players(program, wires)
     longer = [clock_cells(work, clock) for clock in clocks]
     if suspects:
-        passes = mean_passes(told)
+        passes = mean_passes(computing)
         longer += longer_by_factor(work, reference, suspects, passes)
     players, overlaps = with_overlaps(work, longer, players, _by_sequence(reference, expected))
     return with_side_effects(program, work, players, overlaps), overlaps

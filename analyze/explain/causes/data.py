@@ -41,7 +41,7 @@ TO_DEVIATION = 1.4826
 MAX_ERRORS = 3.0
 """Standard errors by which passes may take longer on average by the work that they happen to have."""
 ROUNDS = 3
-"""In which the mean pass of each stage and the work of each microbatch are told by one another."""
+"""In which the mean pass of each stage and the work of each microbatch are known from one another."""
 Runs = Sequence[tuple[int, int]]
 """First and last step of each run of steps."""
 _MICROBATCH = ["replica", "step", "microbatch"]
@@ -55,12 +55,12 @@ class Sequences(NamedTuple):
     effect_ns: FloatArray
     """By cell; negative where its microbatches are small ones."""
     is_stated: bool
-    """Whether the training code told the work; else the passes tell it, and of replicas that differ
+    """Whether the training code described the work; else the passes tell it, and of replicas that differ
     on average nothing says whether their data or their ranks do."""
 
 
 def sequence_effect(
-    trace: Trace, program: Program, told: Passes, work: Work, slow: Mapping[int, Runs]
+    trace: Trace, program: Program, computing: Passes, work: Work, slow: Mapping[int, Runs]
 ) -> Sequences | None:
     """Return what each cell works more than with equal microbatches.
 
@@ -80,16 +80,16 @@ def sequence_effect(
     Args:
         trace: The capture.
         program: The replay graph.
-        told: Its passes, and which part of each was computing.
+        computing: Its passes, and which part of each was computing.
         work: The recorded work by cell.
         slow: Ranks that are slow anyhow, with their runs of slow steps (none: not known). They are
             compared with their own mean; what the data needs is what it would need on a healthy rank.
     """
-    if trace.layout is None or told.spans.empty:
+    if trace.layout is None or computing.spans.empty:
         return None
-    pieces = told.pieces
+    pieces = computing.pieces
     replica = position_of_ranks(trace.layout, Axis.DP, program.windows.ranks.tolist())
-    spans = told.spans.assign(replica=told.spans["rank"].map(replica))
+    spans = computing.spans.assign(replica=computing.spans["rank"].map(replica))
     # A pass may be several spans: the loss of the last stage is one of its own.
     keys = [*_MICROBATCH, "rank", "kind", "chunk"]
     of_span = _numbered(spans, keys)
@@ -209,9 +209,9 @@ def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
         of_step = [passes["rank"], passes["step"], passes["kind"]]
         own = own - own.groupby(of_step).transform("mean")
         seen = others - others.groupby(of_step).transform("mean")
-        told = passes["own"].where(passes["tells"])
-        told = told.groupby([passes[key] for key in _MICROBATCH]).transform("mean")
-        others = told.fillna(others)
+        computing = passes["own"].where(passes["tells"])
+        computing = computing.groupby([passes[key] for key in _MICROBATCH]).transform("mean")
+        others = computing.fillna(others)
     # What a slow rank adds to its passes would be taken for their not following the data.
     informative = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
     slope = _slope(
@@ -271,8 +271,8 @@ def _informative(passes: pd.DataFrame) -> pd.Series:
     level = mean / mean.median()
     error = ranks.std().div(mean).div(ranks.size() ** 0.5, axis=0).median()
     usual = level < 1.0 + MAX_ERRORS * error
-    told = {True: usual[True] & (ratio < -far), False: usual[False] & (ratio > far)}
-    found = [set(own.index[own]) for own in (told[False], told[True])]
+    computing = {True: usual[True] & (ratio < -far), False: usual[False] & (ratio > far)}
+    found = [set(own.index[own]) for own in (computing[False], computing[True])]
     return passes["rank"].isin(found[1]).where(forward, passes["rank"].isin(found[0]))
 
 

@@ -85,7 +85,7 @@ class Expected(NamedTuple):
     unequal_ns: FloatArray | None
     """What of it the cell's own microbatch makes it differ; None if all are alike, or nothing tells."""
     is_stated: bool = False
-    """Whether the training code told that; else the passes do."""
+    """Whether the training code said so; else the passes do."""
 
 
 def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
@@ -207,9 +207,9 @@ def peer_centre(
         scale = median_of_others(total, peers[head], step[head], counts=whole) / of_centre
     sums = np.nan_to_num(np.where(np.isfinite(scale), scale, 1.0) * of_centre)
     steps = StepsOfRanks(rank[head], step[head], peers[head], total)
-    told = as_bad_as_own(sums, steps)
-    told *= to_mean_steps(told, steps, whole)
-    centre *= np.divide(told, of_centre, out=np.ones(len(head)), where=of_centre > 0)[run]
+    bad = as_bad_as_own(sums, steps)
+    bad *= to_mean_steps(bad, steps, whole)
+    centre *= np.divide(bad, of_centre, out=np.ones(len(head)), where=of_centre > 0)[run]
     result = np.full(len(work.cells), np.nan)
     result[known] = centre
     return result if unequal_ns is None else result + unequal_ns
@@ -242,7 +242,7 @@ def by_step(work: Work, cell_ns: FloatArray) -> pd.DataFrame:
 
 
 def among_healthy(work: Work, expected: Expected, slow: Collection[int]) -> Expected:
-    """Return what the cells should have taken, with slow ranks that are each other's peers told apart.
+    """Return what the cells should have taken, with slow ranks that are each other's peers separated.
 
     Half of the peers of a slow rank or more may be slow too; the median of them is no measure then.
     Each is compared with those of its peers that are not slow, if there are any.
@@ -257,8 +257,8 @@ def among_healthy(work: Work, expected: Expected, slow: Collection[int]) -> Expe
     if not several:
         return expected
     healthy = peer_centre(work, expected.unequal_ns, several)
-    is_told = np.isin(work.cells["rank"].to_numpy(), several) & ~np.isnan(healthy)
-    return expected._replace(work_ns=np.where(is_told, healthy, expected.work_ns))
+    is_measured = np.isin(work.cells["rank"].to_numpy(), several) & ~np.isnan(healthy)
+    return expected._replace(work_ns=np.where(is_measured, healthy, expected.work_ns))
 
 
 def stage_centre(

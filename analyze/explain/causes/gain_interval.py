@@ -88,7 +88,7 @@ def _of_ranks(player: Player, error_ns: pd.Series, share: pd.Series) -> Off | No
 
 
 class _Levels(NamedTuple):
-    """By how much the data of each replica is told to exceed the mean, with the error of that."""
+    """By how much the data of each replica is known to exceed the mean, with the error of that."""
 
     mean: pd.Series
     """As a share of what its work would be otherwise; by rank where each is a replica."""
@@ -115,7 +115,7 @@ def _levels(trace: Trace, work: Work, expected: Expected) -> _Levels | None:
 
     By chance the sequences of one are longer on average, and so a replica whose sequences are and one
     whose ranks are slower leave the same record. None without unequal data, where the training code
-    told how much work it is, or with one replica.
+    said how much work it is, or with one replica.
     """
     layout, unequal_ns = trace.layout, expected.unequal_ns
     if layout is None or layout.dp < 2 or unequal_ns is None or expected.is_stated:

@@ -6,7 +6,7 @@ What a host sends on one axis and what it sends on another share its port::
                     |==> host 3   link 1->3: slow        and no other port carries both
 
 A port is to blame where at least two slow places cross it the same way and they are most of what does. All that crosses
-it is repaired together then, also what is too short to be told as slow by itself. Places that are slow at times are joined
+it is repaired together then, also what is too short to be reported as slow by itself. Places that are slow at times are joined
 where they are so in the same steps, by what crosses the port in these.
 """
 

@@ -99,7 +99,7 @@ def kinds_of_steps(pieces: Pieces) -> IntArray:
     """Return of which kind each step is, in the order of steps: those of a kind have the same pieces."""
     steps, of_step = np.unique(pieces.step, return_inverse=True)
     kinds, of_kind = np.unique(pieces.kind, return_inverse=True)
-    # Sets are told apart by the sum of a random number for each member, modulo 2 ** 64.
+    # Sets are distinguished by the sum of a random number for each member, modulo 2 ** 64.
     numbers = np.random.default_rng(0).integers(1 << 63, size=len(kinds), dtype=np.uint64)
     sums = np.zeros(len(steps), np.uint64)
     np.add.at(sums, of_step, numbers[of_kind])

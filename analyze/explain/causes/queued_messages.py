@@ -29,12 +29,14 @@ def queued_behind(frame: pd.DataFrame, events: BoolArray) -> FloatArray:
     behind = np.zeros(len(frame))
     is_p2p, is_send = (frame[name].to_numpy(bool) for name in ("is_p2p", "is_send"))
     on_its_way = _left_early(frame[events & ~is_p2p & frame["host"].to_numpy(bool)])
-    is_told = is_p2p & ~is_send & frame["wire_ns"].notna().to_numpy()
-    if on_its_way.empty or not is_told.any():
+    is_timed = is_p2p & ~is_send & frame["wire_ns"].notna().to_numpy()
+    if on_its_way.empty or not is_timed.any():
         return behind
     sent = frame.loc[is_send, ["join", "rank", "start_ns"]].drop_duplicates("join")
-    told = frame.loc[is_told, ["join", "end_ns", "wire_ns"]].assign(event=np.flatnonzero(is_told))
-    messages = told.merge(sent, on="join").sort_values("start_ns")
+    timed = frame.loc[is_timed, ["join", "end_ns", "wire_ns"]].assign(
+        event=np.flatnonzero(is_timed)
+    )
+    messages = timed.merge(sent, on="join").sort_values("start_ns")
     messages["rank"] = messages["rank"].astype(np.int64)
     found = pd.merge_asof(messages, on_its_way, on="start_ns", by="rank").dropna(subset="until_ns")
     since = found["end_ns"] - found["wire_ns"]

@@ -75,16 +75,18 @@ def _unevenness(
     own = work.cells[["rank", "step", "interval", "peer_class"]].iloc[rows]
     own = own.reset_index(drop=True).join(models, on="rank", how="inner")
     places = own.index.to_numpy()
-    told = _deviations(work, expected, centre, np.unique(models["peer"]))
-    steps = told.drop_duplicates(["peer", "peer_class", "step"])
+    deviations = _deviations(work, expected, centre, np.unique(models["peer"]))
+    steps = deviations.drop_duplicates(["peer", "peer_class", "step"])
     steps = steps[["peer", "peer_class", "step"]].sort_values(["peer", "peer_class", "step"])
     of_class = steps.groupby(["peer", "peer_class"])["step"]
     steps = steps.assign(number=of_class.cumcount(), count=of_class.transform("size"))
     own = own.merge(steps, how="left", on=["peer", "peer_class", "step"])
     own["number"] = (own["number"] + own["after"]) % own["count"]
     names = ["peer", "peer_class", "number", "interval"]
-    told = told.merge(steps, on=["peer", "peer_class", "step"])[[*names, "ns", "bad_ns"]]
-    found = own[[*names, "bad"]].merge(told, how="left", on=names)
+    deviations = deviations.merge(steps, on=["peer", "peer_class", "step"])[
+        [*names, "ns", "bad_ns"]
+    ]
+    found = own[[*names, "bad"]].merge(deviations, how="left", on=names)
     uneven = np.zeros(len(rows))
     uneven[places] = np.nan_to_num((found["ns"] + found["bad"] * found["bad_ns"]).to_numpy())
     return uneven

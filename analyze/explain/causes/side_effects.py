@@ -39,7 +39,7 @@ _NOISE = frozenset({"jitter", "slow_wire", "sequence_imbalance"})
 with a cause."""
 _JUDGED = (Union.WORKERS, Union.WIRES)
 """Families whose coming has nothing to do with how long steps are. That of stalls of the host may have,
-for a loader is late where steps are short: they are told apart from the others, and left as they are."""
+for a loader is late where steps are short: they are distinguished from the others, and left as they are."""
 
 
 def with_side_effects(

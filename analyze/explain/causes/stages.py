@@ -124,7 +124,7 @@ def _parts(work: Work) -> Iterator[tuple[str, pd.Series]]:
 
 
 def _excess_of_chunks(
-    trace: Trace, program: Program, told: Passes, work: Work, scale: FloatArray
+    trace: Trace, program: Program, computing: Passes, work: Work, scale: FloatArray
 ) -> _Excess | None:
     """Return the same where ranks hold several chunks; None where the passes do not tell them.
 
@@ -133,10 +133,10 @@ def _excess_of_chunks(
     """
     if trace.layout is None or trace.layout.vpp < 2 or trace.layout.pp < 2:
         return None
-    spans = told.spans.copy()
+    spans = computing.spans.copy()
     if spans["chunk"].nunique() < trace.layout.vpp:
         return None
-    pieces = told.pieces
+    pieces = computing.pieces
     cell = work.cell[edge_of_pieces(program, pieces)]
     compute = pieces["dur_ns"].to_numpy() * (scale * _unslowed(work))[cell]
     spans["compute_ns"] = np.bincount(pieces["span"], weights=compute, minlength=len(spans))

@@ -27,7 +27,7 @@ from .common_port import MIN_LINKS, UNEQUAL, WAYS, CommonPort, common_ports, thr
 from .steady_sides import MIN_STEPS, Side, by_step, crossing_rows, steady_sides
 
 LEAST_EXCESS = 0.1
-"""Share of the time of its transfers that seems to be disturbance, from which a link is told by its rate."""
+"""Share of the time of its transfers that seems to be disturbance, from which a link is known from its rate."""
 MOST_OF_CEILING = 0.5
 """Share of the stated speed up to which a link is slow: protocols and short messages take a part of it."""
 
@@ -41,7 +41,7 @@ class SteadyLink(NamedTuple):
     axes: tuple[str, ...]
     """All whose transfers it carries, the one of ``where`` first."""
     source: str | None
-    """The host that sends over it; None where that is not told from those that receive."""
+    """The host that sends over it; None where that is not distinguished from those that receive."""
     target: str | None
     """The host that what it carries reaches last; None where it reaches all of them together."""
     hosts: tuple[str, ...]
@@ -251,7 +251,7 @@ def _events_of(frame: pd.DataFrame, sides: list[Side]) -> BoolArray:
 
 
 def _ends(slowest: Side, sides: list[Side], hosts: list[str]) -> tuple[str | None, str | None]:
-    """Return which host sends what the slowest one waits for, and that one; None where it is not told.
+    """Return which host sends what the slowest one waits for, and that one; None where it is not known.
 
     Hosts that leave an operation together do not tell which of them the data came late to.
     """

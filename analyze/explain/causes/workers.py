@@ -35,7 +35,7 @@ class Suspect:
     sharing: tuple[int, ...] = ()
     """Ranks among which a repair spreads the excess evenly; none: it is gone."""
     parts: tuple[Suspect, ...] = ()
-    """What it is made of, where several are told as one because there are too many."""
+    """What it is made of, where several are reported as one because there are too many."""
 
 
 def suspects_of(trace: Trace, excess_by_rank: dict[int, float]) -> list[Suspect]:

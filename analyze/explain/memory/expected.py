@@ -71,7 +71,7 @@ class Expectation:
     unknown_because: Text = ""
 
     @property
-    def told(self) -> MemoryExpectation:
+    def kept(self) -> MemoryExpectation:
         """Return what a diagnosis keeps of it."""
         if self.found is None:
             return MemoryExpectation(unknown_because=self.unknown_because)

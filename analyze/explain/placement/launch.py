@@ -43,7 +43,7 @@ def rank_file(by_rank: Sequence[str]) -> list[str]:
 
 
 class Refusal(StrEnum):
-    """Why Megatron-core is told no order."""
+    """Why Megatron-core gets no order."""
 
     STAGES = "stages"
     """It stops at the order: stages have to vary slowest where experts are shared otherwise than sequences."""

@@ -140,8 +140,8 @@ def _agreed(pairs: pd.DataFrame, frame: pd.DataFrame, own_join: IntArray) -> pd.
     joins = pairs["join"].to_numpy(), pairs["join_before"].to_numpy()
     whole = (size == members[joins[0]]) & (members[joins[0]] == members[joins[1]]) & (size > 1)
     known = frame["wire_ns"].notna().to_numpy() & frame["end_ns"].notna().to_numpy()
-    told = known[pairs["event"].to_numpy()] & known[pairs["before"].to_numpy()]
-    every = pd.Series(told, index=pairs.index).groupby(pairs["join"]).transform("all")
+    both_known = known[pairs["event"].to_numpy()] & known[pairs["before"].to_numpy()]
+    every = pd.Series(both_known, index=pairs.index).groupby(pairs["join"]).transform("all")
     agreed: pd.Series = every & one_before & whole
     return agreed
 

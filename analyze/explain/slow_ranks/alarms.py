@@ -72,7 +72,7 @@ class Alarms:
         return ranks
 
     def update(
-        self, step: int, look: Look, judge: Judge, doubt: Doubt, told: BoolArray
+        self, step: int, look: Look, judge: Judge, doubt: Doubt, by_work: BoolArray
     ) -> tuple[RankVerdict, ...]:
         """Take in one step: return the verdict on the rank that was newly found slow, if any.
 
@@ -81,15 +81,15 @@ class Alarms:
             look: What the tests say.
             judge: Whose scores they were.
             doubt: How wrong scores may be.
-            told: Ranks whose work other stages told.
+            by_work: Ranks whose work other stages show.
         """
         self._steps.append(step)
-        found = self._raise_first(look, judge, doubt, told)
+        found = self._raise_first(look, judge, doubt, by_work)
         self._follow(judge, doubt)
         return () if found is None else (found,)
 
     def _raise_first(
-        self, look: Look, judge: Judge, doubt: Doubt, told: BoolArray
+        self, look: Look, judge: Judge, doubt: Doubt, by_work: BoolArray
     ) -> RankVerdict | None:
         """Return the verdict on the rank that stands out most, None if none does.
 
@@ -104,7 +104,7 @@ class Alarms:
         by_past = bool(changed.max() >= 1.0)
         position = int((changed if by_past else strength).argmax())
         rivals = () if by_past else self._rivals(position, strength)
-        evidence = Evidence.WORK if told[position] else Evidence.PEERS
+        evidence = Evidence.WORK if by_work[position] else Evidence.PEERS
         kept = judge.own if by_past else judge.peers
         length, measured, count = _latest(position, kept, doubt, by_past=by_past)
         if measured.confidence(len(slow), 0) < MIN_CONFIDENCE:

@@ -24,7 +24,7 @@ def slow_together(
     """Return in which steps all ranks took longer for their work, None if they did not.
 
     The job is judged as one rank would be that took the median of all that are not slow
-    themselves, by its past. Its work is told by that of its microbatches, or by the tokens of its
+    themselves, by its past. Its work is known from that of its microbatches, or by the tokens of its
     steps, where all have them.
     """
     slow = {verdict.rank for verdict in detection.suspects}

@@ -234,12 +234,12 @@ def _slow(grid: Grid | DenseGrid, suspect: _Suspect, seen: tuple[Scored, Tested]
         lasting = mean > part.mean / 2 or deviates < RECOVERED_DEVIATES
     if lasting:
         slow[last:] = True
-    told = Evidence.WORK if scored.referenced[position] else Evidence.PEERS
+    evidence = Evidence.WORK if scored.referenced[position] else Evidence.PEERS
     return slow_verdict(
         grid.cube.ranks[position],
         measured,
         Stretch(runs=_run_steps(grid, slow), found_at_step=None, lasting=lasting),
-        Evidence.HISTORY if part.by_past else told,
+        Evidence.HISTORY if part.by_past else evidence,
         ranks=tested.ranks,
         rivals=tuple(grid.cube.ranks[rival] for rival in suspect.rivals),
     )
@@ -253,13 +253,13 @@ def _run_steps(grid: Grid | DenseGrid, slow: BoolArray) -> tuple[tuple[int, int]
 def _on_and_off(grid: Grid | DenseGrid, suspect: _Suspect, pauses: Pauses) -> RankVerdict:
     """Return the verdict on a suspect whose steps stand out one by one."""
     position, scored, slow = suspect.position, suspect.scored, pauses.slow[:, suspect.position]
-    told = Evidence.WORK if scored.referenced[position] else Evidence.PEERS
+    evidence = Evidence.WORK if scored.referenced[position] else Evidence.PEERS
     is_compared = bool(np.isfinite(scored.peers[:, position]).any())
     verdict = slow_verdict(
         grid.cube.ranks[position],
         measured_in(pauses, scored, position),
         Stretch(runs=_run_steps(grid, slow), found_at_step=None, lasting=bool(slow[-1])),
-        told if is_compared else Evidence.HISTORY,
+        evidence if is_compared else Evidence.HISTORY,
         ranks=suspect.tested.ranks,
     )
     sure = max(0.0, 1.0 - suspect.tested.ranks * suspect.chance)

@@ -25,7 +25,7 @@ from .window import Scored
 USUAL_STEPS = 100.0
 """A healthy rank pauses in one step of so many, as if as many steps had shown it."""
 _QUARTER, _TO_MEDIAN = 0.25, 0.6745
-"""A rank that is slow in half of its steps is as usual in the other half: its level is told by the
+"""A rank that is slow in half of its steps is as usual in the other half: its level is known from the
 lowest quarter, which lies this many deviations below the median of usual steps."""
 
 
@@ -92,12 +92,12 @@ def most_often(
     judged[known] = False
     slow, steps = pauses.slow.sum(axis=0), seen.sum(axis=0)
     accidents = np.where(judged, slow, 0).sum() - slow + pauses.fast.sum(axis=0)
-    told = np.where(judged, steps, 0).sum()
+    judged_steps = np.where(judged, steps, 0).sum()
     best: tuple[int, float] | None = None
     often = np.flatnonzero(judged & (slow >= SHORTEST))
     for rank in often[~_with_their_replica(slow, often, cube)].tolist():
         chance = chance_of_pauses(
-            int(slow[rank]), int(steps[rank]), int(accidents[rank]), int(told)
+            int(slow[rank]), int(steps[rank]), int(accidents[rank]), int(judged_steps)
         )
         if best is None or chance < best[1]:
             best = rank, chance
@@ -112,16 +112,16 @@ def _with_their_replica(slow: IntArray, ranks: IntArray, cube: Cube) -> BoolArra
     return np.asarray(2 * np.where(same, slow, 0).max(axis=1, initial=0) >= slow[ranks])
 
 
-def chance_of_pauses(pauses: int, steps: int, accidents: int, told: int) -> float:
+def chance_of_pauses(pauses: int, steps: int, accidents: int, judged_steps: int) -> float:
     """Return the chance of so many pauses, or more, in the steps of a healthy rank.
 
     Args:
         pauses: Those of the rank.
         steps: Its steps.
         accidents: Pauses elsewhere.
-        told: Steps in which these were seen.
+        judged_steps: Steps in which these were seen.
     """
-    some, rest = 1.0 + accidents, USUAL_STEPS - 1.0 + max(told - accidents, 0)
+    some, rest = 1.0 + accidents, USUAL_STEPS - 1.0 + max(judged_steps - accidents, 0)
     whole = _log_beta(some, rest)
     logs = (
         lgamma(steps + 1)

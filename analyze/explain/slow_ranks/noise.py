@@ -96,8 +96,8 @@ def _combined(variogram: FloatArray, within: FloatArray, steps: float) -> Noise:
     # Ranks whose steps are all the same count, too: else a job without noise has the correlation of its one fault.
     growth, inflation = _correlation(np.maximum(variogram, NOISE_FLOOR**2), steps)
     usual = finite_median(within[within > 0])
-    told = np.where(within > 0, within, usual) if usual > 0 else np.ones_like(within)
-    own = variogram[0] * growth / told
+    scale = np.where(within > 0, within, usual) if usual > 0 else np.ones_like(within)
+    own = variogram[0] * growth / scale
     pooled = finite_median(own)
     degrees = DIFFERENCE_EFFICIENCY * (steps - 1)
     together = max(int(np.isfinite(own).sum()), 1) * degrees
@@ -108,7 +108,7 @@ def _combined(variogram: FloatArray, within: FloatArray, steps: float) -> Noise:
     prior = _prior_degrees(own, degrees)
     factor = (prior * pooled + degrees * own) / (prior + degrees)
     factor = np.where(own > UNLIKE * pooled, own, factor)
-    variance = told * np.where(np.isfinite(factor), factor, pooled)
+    variance = scale * np.where(np.isfinite(factor), factor, pooled)
     sigma = np.fmax(np.sqrt(variance), NOISE_FLOOR)
     return Noise(sigma, inflation, max(2.0, min(prior + degrees, together)))
 

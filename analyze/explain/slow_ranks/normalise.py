@@ -31,8 +31,8 @@ estimate of the mean, which heavy tails cost less than the plain one."""
 HUBER_ROUNDS = 2
 NOISIER = 2.0
 """A rank whose items scatter this much more than usual has a scale of its own."""
-TOLD_DEVIATIONS = 2.0
-"""How much surer a common move must be where other stages told the work."""
+KNOWN_DEVIATIONS = 2.0
+"""How much surer a common move must be where other stages show the work."""
 MAX_RELATIVE_WORK = 3.0
 """Relative work beyond this is a stall, not a long sequence; kept out of the slopes."""
 MIN_SLOPE_ERRORS = 3.0
@@ -78,8 +78,8 @@ class Line:
             return np.ones((1,) * relative.ndim), np.zeros(relative.shape[:3], dtype=bool)
         others = mean_of_others(relative, self.block)
         slope = self.slope[..., None]
-        told = np.asarray((np.isfinite(others) & (slope > 0)).any(axis=(3, 4)))
-        return np.maximum(1.0 + slope * np.nan_to_num(others), MIN_EXPECTED), told
+        known_cells = np.asarray((np.isfinite(others) & (slope > 0)).any(axis=(3, 4)))
+        return np.maximum(1.0 + slope * np.nan_to_num(others), MIN_EXPECTED), known_cells
 
     def amplification(self, trusted: BoolArray) -> FloatArray:
         """Return what the references add to a deviation of a rank [lane, replica, place].
@@ -91,9 +91,9 @@ class Line:
         stages = trusted.reshape(*trusted.shape[:2], -1, self.block).sum(axis=3)
         others = np.repeat(stages.sum(axis=2, keepdims=True) - stages, self.block, axis=2)
         slope = np.broadcast_to(self.slope.mean(axis=3), trusted.shape)
-        told = slope**2 / np.maximum(others, 1)
+        known_cells = slope**2 / np.maximum(others, 1)
         everyone = max(int(trusted.sum()) - 1, 1)
-        return np.asarray(np.sqrt(1.0 + np.where(slope > 0, told, 1.0 / everyone)))
+        return np.asarray(np.sqrt(1.0 + np.where(slope > 0, known_cells, 1.0 / everyone)))
 
 
 @dataclass(slots=True)
@@ -197,7 +197,7 @@ class Scores:
     trim: FloatArray
     """[lane, replica, place, kind] the same over its value with outliers left as they are."""
     referenced: BoolArray
-    """[lane, replica, place] whether another place told the work."""
+    """[lane, replica, place] whether another place shows the work."""
 
 
 def step_scores(step: FloatArray, expected: FloatArray, line: Line, trusted: BoolArray) -> Scores:
@@ -289,7 +289,7 @@ def common_mode(scores: Scores, trusted: BoolArray, steps: int = 1) -> FloatArra
 
     The mean of all other ranks, those far from the median drawn in. Where the replicas of a place,
     three at least, move away from it together by more than their noise, their median. Where the
-    other stages told the work, the job's own part must exceed its noise as well, for they have taken
+    other stages show the work, the job's own part must exceed its noise as well, for they have taken
     it out already. With up to three ranks, what both a rank and the others have: the median of its score,
     theirs, and 0, so that one that changes alone does not make another seem to change.
 
@@ -307,9 +307,9 @@ def common_mode(scores: Scores, trusted: BoolArray, steps: int = 1) -> FloatArra
         :, None, None, None
     ]
     shared = _centre_of_others(total, voting, CLIP_DEVIATIONS * error)
-    told = scores.referenced.reshape(total.shape)
-    noise = MEDIAN_DEVIATIONS * error * np.where(told, TOLD_DEVIATIONS, 1.0)
-    calm = told & (np.abs(shared) < noise / np.sqrt(np.maximum(everyone, 1)))
+    known_cells = scores.referenced.reshape(total.shape)
+    noise = MEDIAN_DEVIATIONS * error * np.where(known_cells, KNOWN_DEVIATIONS, 1.0)
+    calm = known_cells & (np.abs(shared) < noise / np.sqrt(np.maximum(everyone, 1)))
     shared = np.where(calm, 0.0, shared)
     apart = np.abs(own_place - shared) > noise / np.sqrt(np.maximum(voters, 1))
     shared = np.where(apart & (voters >= MIN_VOTERS), own_place, shared)

@@ -64,7 +64,7 @@ class OnlineDetector:
         self._doubt: Doubt | None = None
         self._judge = Judge(len(ranks), self._settings, self._budgets())
         self._level = np.full(len(ranks), np.nan)
-        self._told = np.zeros(len(ranks), dtype=bool)
+        self._by_work = np.zeros(len(ranks), dtype=bool)
         self._alarms = Alarms(self._cube)
 
     def update(
@@ -123,14 +123,14 @@ class OnlineDetector:
             return calm_verdict(rank, None, Evidence.HISTORY if has_past else Evidence.NOTHING)
         degrees = doubt.noise.degrees
         measured = Measured(slowdown=level, error=float(error[position]), degrees=degrees)
-        told = Evidence.WORK if self._told[position] else Evidence.PEERS
-        return calm_verdict(rank, measured, told)
+        evidence = Evidence.WORK if self._by_work[position] else Evidence.PEERS
+        return calm_verdict(rank, measured, evidence)
 
     def _learn(self, step: int, first: FirstSteps) -> tuple[RankVerdict, ...]:
         """Score one of the first steps with those before it; the last one settles what is usual."""
         window, judge = Window(first), self._judge
         scored = window.score(self._trusted, self._settings)
-        self._told = scored.referenced
+        self._by_work = scored.referenced
         self._level = mean_over_steps(scored.peers)
         judge.recall(scored.own[:-1], scored.peers[:-1], self._alarms.blamed)
         found = self._judged(step, scored.own[-1], scored.peers[-1], scored.doubt)
@@ -140,7 +140,7 @@ class OnlineDetector:
             for own, error in zip(scored.own, scored.errors, strict=True):
                 self._noise.add(own, error)
             self._known = _Usual(
-                scored.mean, scored.trimmed, window.slopes, window.work, window.is_told
+                scored.mean, scored.trimmed, window.slopes, window.work, window.is_known
             )
         return found
 
@@ -159,7 +159,7 @@ class OnlineDetector:
         expected = replica_mean(usual.trimmed, line, trusted)
         peers = by_rank(peer_scores(cells, expected, usual.mean, line, trusted) - shared)
         self._level = self._moved_level(peers)
-        self._told = self._cube.by_rank(scores.referenced | usual.is_told).astype(bool)
+        self._by_work = self._cube.by_rank(scores.referenced | usual.is_known).astype(bool)
         doubt = doubt_of(
             self._noise.noise(),
             self._level,
@@ -175,7 +175,7 @@ class OnlineDetector:
         self._doubt = doubt
         self._judge.budgets = self._budgets()
         look = self._judge.see(own, peers, doubt, self._alarms.slow)
-        found = self._alarms.update(step, look, self._judge, doubt, self._told)
+        found = self._alarms.update(step, look, self._judge, doubt, self._by_work)
         self._trusted = self._cube.fill(~self._alarms.slow) == 1.0
         return found
 
@@ -199,7 +199,7 @@ class _Usual:
     """The same with outliers drawn in."""
     slopes: Slopes
     work: WorkModel | None
-    is_told: BoolArray
+    is_known: BoolArray
     """[lane, replica, place] whose work the sequences tell."""
 
     def at_average_work(self, cells: FloatArray, work: FloatArray | None) -> FloatArray:

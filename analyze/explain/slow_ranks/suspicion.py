@@ -63,18 +63,18 @@ def expected_work(
         detection: The slow ranks.
         clocked: Ranks with a slow clock, whose slow-downs contain what is taken out already.
     """
-    told = [] if detection is None else [one for one in detection.suspects if one.slowdown]
-    if not told:
+    slower = [] if detection is None else [one for one in detection.suspects if one.slowdown]
+    if not slower:
         return peers
-    expected, is_told = peers.work_ns.copy(), peers.unequal_ns is not None
+    expected, is_known = peers.work_ns.copy(), peers.unequal_ns is not None
     rank, step = work.cells["rank"].to_numpy(), work.cells["step"].to_numpy()
     own, compute = work.cells["work_ns"].to_numpy(), work.cells["compute_ns"].to_numpy()
-    for verdict in told:
+    for verdict in slower:
         if verdict.rank in clocked:
             continue
         mine = rank == verdict.rank
         compared = np.isfinite(expected[mine]).any() and (
-            is_told or verdict.rank in seen_by_peers or verdict.evidence is Evidence.PEERS
+            is_known or verdict.rank in seen_by_peers or verdict.evidence is Evidence.PEERS
         )
         if compared:
             mine &= np.isnan(expected)

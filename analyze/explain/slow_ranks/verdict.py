@@ -48,7 +48,7 @@ class RankVerdict:
     first_bad_step: int | None
     last_bad_step: int | None
     found_at_step: int | None
-    """Step with which the evidence was enough; None offline where only the whole window told."""
+    """Step with which the evidence was enough; None offline where only the whole window was enough."""
     evidence: Evidence
     confidence: float
     """Chance that noise did not make it, 0..0.999; halved where others fit as well."""

@@ -65,7 +65,7 @@ class Scored:
     comparison: Comparison
     doubt: Doubt
     referenced: BoolArray
-    """Whether another place, or its sequences, told the work of the rank."""
+    """Whether another place, or its sequences, shows the work of the rank."""
     unequal_work: FloatArray
     """Excess over the replicas per step that is due to other work, by rank."""
 
@@ -77,7 +77,7 @@ class Window:
         """Fit the work and the slopes in one pass over the steps."""
         self._steps, self._cube = steps, steps.cube
         self._kept: list[tuple[int, FloatArray]] = []
-        self.work, self.is_told = self._fit_work()
+        self.work, self.is_known = self._fit_work()
         self.slopes = Slopes.empty(self._cube, steps.shape[1])
         means = []
         for _, cells in self._chunks():
@@ -140,7 +140,7 @@ class Window:
             trimmed=trimmed,
             comparison=comparison,
             doubt=doubt_of(noise, mean_over_steps(by_rank), comparison, len(by_rank), settings),
-            referenced=cube.by_rank(referenced | self.is_told).astype(bool),
+            referenced=cube.by_rank(referenced | self.is_known).astype(bool),
         )
 
     def _informative(self, trusted: BoolArray, first: int, steps: int) -> BoolArray:
@@ -189,7 +189,7 @@ class Window:
         """Return the fit, and [lane, replica, place] whose work it tells."""
         steps, kinds, _ = self._steps.shape
         model: WorkModel | None = None
-        is_told = np.zeros(self._cube.shape, dtype=bool)
+        is_known = np.zeros(self._cube.shape, dtype=bool)
         for position in range(steps):
             features = self._steps.step_features(position)
             if features is None:
@@ -197,8 +197,8 @@ class Window:
             if model is None:
                 model = WorkModel.empty(self._cube.shape[2], kinds, features.shape[-1])
             model.add(self._steps.step(position), features)
-            is_told |= np.isfinite(features).all(axis=-1).any(axis=-1).any(axis=-1)
-        return model, is_told & (model is not None and model.differs)
+            is_known |= np.isfinite(features).all(axis=-1).any(axis=-1).any(axis=-1)
+        return model, is_known & (model is not None and model.differs)
 
 
 def _repeated(values: npt.NDArray[T], steps: int) -> npt.NDArray[T]:

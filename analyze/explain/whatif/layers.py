@@ -40,7 +40,7 @@ def stage_costs(
         repair: Stages that are repaired before layers move; it needs a change.
 
     Raises:
-        ConfigError: The layers do not fit, or those of now cannot be told.
+        ConfigError: The layers do not fit, or those of now cannot be known.
     """
     if change is None and stages == cost_ns.shape[1]:
         return cost_ns, []
@@ -110,7 +110,7 @@ def inferred_layers(cost_ns: FloatArray, total: int) -> IntArray | None:
     * costs in proportion to whole numbers of layers everywhere, nearer than by chance.
 
     Uneven layers beside a heavy head, or a heavy embedding, fit too many splits for one of
-    them to be told.
+    them to be named.
 
     Args:
         cost_ns: What the passes of each stage take.
@@ -140,12 +140,12 @@ def _equal(
         return None
     alike = np.arange(stages) < stages - 1
     # An embedding is no measure either, where there are stages between it and the head.
-    told_by = alike if stages == 2 else alike & (np.arange(stages) > 0)
+    compared = alike if stages == 2 else alike & (np.arange(stages) > 0)
     if heavy is not None:
-        alike = told_by = alike & ~heavy
+        alike = compared = alike & ~heavy
         if alike.sum() < LEAST_ALIKE:
             return None
-    off = (cost_ns / np.median(cost_ns[told_by]) - 1.0) * (total / stages)
+    off = (cost_ns / np.median(cost_ns[compared]) - 1.0) * (total / stages)
     fits = (np.abs(off[alike]) < ROUNDS).all() and (off > -ROUNDS).all()
     return np.full(stages, total // stages) if fits else None
 
@@ -229,7 +229,7 @@ def _shared(before: int, after: int) -> FloatArray:
 
 
 def _unknown(stages: int, total: int) -> ConfigError:
-    """Return the error of a present split that cannot be told."""
+    """Return the error of a present split that cannot be known."""
     even = ",".join(str(len(part)) for part in np.array_split(np.arange(total), stages))
     return ConfigError(
         message("refused.layers_of_now"),

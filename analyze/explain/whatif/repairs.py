@@ -79,15 +79,15 @@ def repair_effect(account: Account, program: Program, changes: Iterable[Change])
         detection = account.attribution.detection
         unlike += account.attribution.unlike
     slow_steps = steps_of_slow(unlike, detection)
-    told = Passes(trace, program.windows, ledger)
-    sequence = sequence_effect(trace, program, told, work, slow_steps)
+    computing = Passes(trace, program.windows, ledger)
+    sequence = sequence_effect(trace, program, computing, work, slow_steps)
     expected = _healthy(account, work, expected_of(peer_centre(work), sequence))
     expected = among_healthy(work, expected, [rank for own in suspects for rank in own.ranks])
     wires = None if account.attribution is None else account.attribution.wires
     if wires is None:
         wires = excess_of_program(trace, program)
     slow = SlowParts(suspects, of_single_ranks(clocks, program), wires)
-    players, overlaps = find_players(trace, program, told, work, expected, slow)
+    players, overlaps = find_players(trace, program, computing, work, expected, slow)
     taken = np.zeros(program.edge_count)
     players += _named_places(account, program, players, fixes)
     hosts = _slow_hosts(account, players, fixes)

@@ -51,9 +51,9 @@ def _squares_by_replica(account: Account) -> pd.DataFrame:
     """Return the sum of the squared sequence lengths, by step and replica."""
     layout = account.trace.layout
     assert layout is not None
-    told = account.windows.select(account.trace.frame("microbatch"))
-    told = told.drop_duplicates(["rank", "step", "microbatch"], keep="last")
-    of_rank = told.groupby(["step", "rank"])["sum_sq"].sum().unstack()
+    microbatches = account.windows.select(account.trace.frame("microbatch"))
+    microbatches = microbatches.drop_duplicates(["rank", "step", "microbatch"], keep="last")
+    of_rank = microbatches.groupby(["step", "rank"])["sum_sq"].sum().unstack()
     replica = [layout.coordinates(int(rank))["dp"] for rank in of_rank.columns]
     # Ranks of a replica tell the same, as far as they tell anything.
     return of_rank.T.groupby(replica).max().T.dropna()

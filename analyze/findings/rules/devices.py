@@ -47,14 +47,14 @@ def clock_throttle(account: Account) -> Iterator[Finding]:
     if account.windows.frame.empty or account.trace.per_step_clock:
         return
     rows = _rows(account)
-    told: set[int] = set()
+    covered: set[int] = set()
     for cause in account.causes("clock_throttle"):
         own = rows[rows["rank"].isin(ranks_of(cause))]
         cost = cause.worth_frac
         if cost >= MIN_COST or own["flagged"].any():
-            told.update(ranks_of(cause))
+            covered.update(ranks_of(cause))
             yield _finding(account, own.to_dict("records"), cause)
-    flagged = rows[rows["flagged"] & ~rows["rank"].isin(told)]
+    flagged = rows[rows["flagged"] & ~rows["rank"].isin(covered)]
     for _, own in flagged.groupby(["host", "reasons"]):
         yield _finding(account, own.to_dict("records"), None)
 

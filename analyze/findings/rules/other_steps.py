@@ -22,7 +22,7 @@ from .slow_steps import verdict_on
 def with_other_steps(account: Account) -> Account:
     """Return the account with intervals of removal gains that hold what the other steps say.
 
-    Where a repair is told to return more than the slow steps are longer, or less, something changes
+    Where a repair is said to return more than the slow steps are longer, or less, something changes
     with the rank that the replay knows nothing of, or something else differs between the two kinds of
     steps. Which of them, nothing tells: the interval reaches as far as the steps show.
     """

@@ -40,7 +40,7 @@ LEAST_DEVIATION = 0.005
 def pauses(account: Account) -> Iterator[Finding]:
     """Steps in which one rank alone works far longer than in its others, and nothing says why.
 
-    None where waiting cannot be told from working: a rank that waits long for another one would pause.
+    None where waiting cannot be distinguished from working: a rank that waits long for another one would pause.
     """
     if len(account.windows.steps) < FEWEST_STEPS or account.attribution is None:
         return
@@ -106,7 +106,7 @@ def _beyond_peers(
 
 
 def _named_otherwise(account: Account) -> set[int]:
-    """Return the ranks that are told as slow."""
+    """Return the ranks that are reported as slow."""
     assert account.attribution is not None
     kinds = ("straggler_rank", "clock_throttle", "expert_imbalance", "other_slow_ranks")
     causes = [cause for kind in kinds for cause in account.causes(kind)]

@@ -2,7 +2,7 @@
 
 Without a device that communicates, threads of the ranks copy and send. On a host with more
 to run than processors they wait for one, and every transfer looks slow: the wire is not
-to be told from the processor then, and the processor is the likelier of the two. So is it for
+to be distinguished from the processor then, and the processor is the likelier of the two. So is it for
 a rank that is late without using its processor more than its peers.
 """
 

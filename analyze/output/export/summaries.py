@@ -55,13 +55,13 @@ def slow_rank_table(answer: FirstAnswer) -> pd.DataFrame:
     """Return one row a slow rank, the dearest first; its bounds and lists in cells of their own."""
     rows = []
     for one in answer.slow:
-        told = slow_rank_to_json(one)
-        low, high = told["interval"] or (None, None)
-        runs = " ".join(f"{first}-{last}" for first, last in told["slow_steps"])
-        alike = " ".join(map(str, told["ambiguous_with"]))
+        record = slow_rank_to_json(one)
+        low, high = record["interval"] or (None, None)
+        runs = " ".join(f"{first}-{last}" for first, last in record["slow_steps"])
+        alike = " ".join(map(str, record["ambiguous_with"]))
         rows.append(
             {
-                **told,
+                **record,
                 "slowdown_low": low,
                 "slowdown_high": high,
                 "slow_steps": runs,

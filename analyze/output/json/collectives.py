@@ -60,9 +60,9 @@ def collectives_to_json(trace: Trace, account: Account | None = None) -> dict[st
         account: Its account, where it was measured already.
     """
     match = match_collectives(trace)
-    told = _communication(trace, match, account)
-    pairs = pair_matrix(told["transfers"])
-    return {**told, "collectives": list(_collectives(match)), "pairs": pairs}
+    traffic = _communication(trace, match, account)
+    pairs = pair_matrix(traffic["transfers"])
+    return {**traffic, "collectives": list(_collectives(match)), "pairs": pairs}
 
 
 def communication_to_json(trace: Trace, account: Account | None = None) -> dict[str, Any]:
@@ -131,11 +131,11 @@ def _arrivals_by_group(collectives: pd.DataFrame) -> list[dict[str, Any]]:
     ``decided`` counts the collectives of which somebody is known to have come last, alone.
     """
     known, keys = _with_spread(collectives), ["group_id", "axis", "kind"]
-    told = known[known["last_rank"].notna()]
-    times = told.groupby([*keys, "last_rank"]).size().rename("last_count").reset_index()
+    traffic = known[known["last_rank"].notna()]
+    times = traffic.groupby([*keys, "last_rank"]).size().rename("last_count").reset_index()
     times = times.sort_values(["last_count", "last_rank"], ascending=[False, True], kind="stable")
     table = _spreads(known, keys)
-    table["decided"] = told.groupby(keys).size().reindex(table.index, fill_value=0)
+    table["decided"] = traffic.groupby(keys).size().reindex(table.index, fill_value=0)
     most = times.drop_duplicates(keys).set_index(keys)
     table = table.join(most[["last_rank", "last_count"]])
     table["last_count"] = table["last_count"].fillna(0).astype(int)

@@ -29,7 +29,7 @@ def memory_to_json(trace: Trace) -> dict[str, Any]:
     room = None if found is None else headroom(table, found)
     return {
         "stages": records_to_json(table),
-        "expectation": asdict(expectation.told) | reason_to_json(expectation.unknown_because),
+        "expectation": asdict(expectation.kept) | reason_to_json(expectation.unknown_because),
         "terms": {} if found is None else _terms(found),
         "over_time": _over_time(trace),
         "headroom": None if room is None else asdict(room),

@@ -153,8 +153,8 @@ def _drawing(shown: StepSlices, label: str, prefix: str) -> str:
         words = duration(shown.length_ns * place / 4)
         parts.append(text(x, bottom + 17, words, anchor=anchor, kind="muted"))
     entries = [(fill, _meaning(one)) for one, fill in fills.items()]
-    told, height = legend(bottom + 28, [*entries, ("idle", LABELS[Category.IDLE])])
-    return picture(height, label, [*parts, *told])
+    legend_parts, height = legend(bottom + 28, [*entries, ("idle", LABELS[Category.IDLE])])
+    return picture(height, label, [*parts, *legend_parts])
 
 
 def _fill(category: Category, prefix: str) -> str:

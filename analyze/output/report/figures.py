@@ -41,8 +41,8 @@ def waterfall_figure(result: Diagnosis, table: Table) -> Figure:
         parts += _bar(place * _ROW_PX, bar, float(begin), room)
     names = [bar.name for bar in bars]
     meanings = [(_fill(colour), words) for colour, words in class_meanings(names).items()]
-    told, height = legend(len(bars) * _ROW_PX + 8, meanings)
-    return Figure(picture(height, str(caption), [*parts, *told]), caption, table)
+    legend_parts, height = legend(len(bars) * _ROW_PX + 8, meanings)
+    return Figure(picture(height, str(caption), [*parts, *legend_parts]), caption, table)
 
 
 def _bar(y: float, bar: Bar, begin: float, room: float) -> list[str]:
@@ -145,8 +145,8 @@ def _mesh(cells: pd.DataFrame, label: str) -> str:
             (_STRONG, f"{percent(_STRONG)} slower or more"),
         )
     ]
-    told, bottom = legend(rows * height + 10, [*entries, ("#ADB5BD", "unknown")])
-    return picture(bottom, label, [*parts, *told])
+    legend_parts, bottom = legend(rows * height + 10, [*entries, ("#ADB5BD", "unknown")])
+    return picture(bottom, label, [*parts, *legend_parts])
 
 
 def _slow_colour(slowdown: float) -> str:
@@ -176,11 +176,11 @@ def memory_figure(result: Diagnosis, table: Table) -> Figure | None:
         x = 120 + room * min(capacity) / most
         parts += [line(x, 0, x, bottom, dashed=True)]
     names = [name for name in MEMORY_COLOURS if any(name in held for _, held in lines)]
-    told, height = legend(bottom + 8, [(MEMORY_COLOURS[name], name) for name in names])
+    legend_parts, height = legend(bottom + 8, [(MEMORY_COLOURS[name], name) for name in names])
     caption = message("report_page.memory")
     if capacity:
         caption = message("report_page.memory_capacity", capacity=min(capacity))
-    return Figure(picture(height, str(caption), [*parts, *told]), caption, table)
+    return Figure(picture(height, str(caption), [*parts, *legend_parts]), caption, table)
 
 
 def _stage(row: Mapping[Any, Any]) -> str:

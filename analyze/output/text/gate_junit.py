@@ -11,7 +11,7 @@ from meshscope.probe.schema.printable import printable
 def gate_to_junit(result: dict[str, Any]) -> str:
     """Return the JSON form of a gate as JUnit XML: one test a check, and one for the whole.
 
-    What cannot be told is skipped there; a gate that cannot tell as a whole is an error.
+    What cannot be known is skipped there; a gate that cannot tell as a whole is an error.
     """
     suite = ElementTree.Element("testsuite", name="meshscope gate")
     whole = {"metric": "verdict", "verdict": result["verdict"], "why": result["why"]}

@@ -133,7 +133,7 @@ _REFUSALS = {
 
 
 def _megatron_core(order: str | None, refusal: str | None) -> list[str]:
-    """Return how Megatron-core is told the order."""
+    """Return how Megatron-core takes the order."""
     if order is None:
         return [f"# {_REFUSALS[Refusal(refusal or Refusal.STAGES)]}"]
     return ["# Megatron-core, initialize_model_parallel:", f'order="{order}"']
@@ -148,7 +148,7 @@ def _experts(groups: list[list[int]]) -> list[str]:
 
 
 def _megatron_lm(flag: str | None) -> list[str]:
-    """Return how the training scripts of Megatron-LM are told the order."""
+    """Return how the training scripts of Megatron-LM take the order."""
     if flag is None:
         return ["# Megatron-LM's training scripts have no option for this order"]
     if not flag:

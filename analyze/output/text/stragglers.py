@@ -47,11 +47,11 @@ def published_document(metrics: PublishedMetrics) -> list[Block]:
 
 
 def _parts(metrics: PublishedMetrics) -> Iterator[Block]:
-    """Yield the slowdown by operation, stage, replica and worker, where it is large enough to be told."""
+    """Yield the slowdown by operation, stage, replica and worker, where it is large enough to be shown."""
     parts = metrics.slowdown_parts
     if parts is None:
         title = "By operation, stage and replica"
-        yield from section(title, Lines(["not told: S is below 1.03"]))
+        yield from section(title, Lines(["Not given: S is below 1.03"]))
         return
     yield from section("By operation type (S_t)", _shares("operation", parts.optype))
     yield from section("By stage (S_stage)", _shares("stage", parts.stage))
@@ -174,8 +174,8 @@ def _repairs(metrics: PublishedMetrics) -> Table:
     def row(name: str, repair: Repair) -> tuple[str, str, str]:
         return (
             name,
-            _number(repair.removed_frac, ".2%", unknown="not told"),
-            _number(repair.added_frac, ".2%", unknown="not told"),
+            _number(repair.removed_frac, ".2%", unknown="unknown"),
+            _number(repair.added_frac, ".2%", unknown="unknown"),
         )
 
     rows = [

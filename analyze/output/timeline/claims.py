@@ -57,8 +57,8 @@ def claims_of(
         rows = _once(rows_of_step(trace, table, step, wanted))
         claims = _communication_claims(rows, table)
         known = claims["start_ns"].notna() & claims["end_ns"].notna()
-        told = _is_open(rows, stood)
-        undrawn += int((~known & ~told & (rows["step"] == step).to_numpy()).sum())
+        still_open = _is_open(rows, stood)
+        undrawn += int((~known & ~still_open & (rows["step"] == step).to_numpy()).sum())
         parts.append(claims[known])
     parts.append(_open_claims(trace, stood))
     if trace.per_step_clock:
@@ -169,7 +169,7 @@ def _with_axes(trace: Trace, kernels: pd.DataFrame, category: pd.Series[str]) ->
 def _communication_claims(rows: pd.DataFrame, table: str) -> pd.DataFrame:
     """Return the wait on a host clock, else the operation from start to end."""
     on_host = rows["source"].astype(str).isin(WAIT_SOURCES)
-    told = ["kind", "axis"] if table == "collective" else ["direction", "peer"]
+    still_open = ["kind", "axis"] if table == "collective" else ["direction", "peer"]
     return pd.DataFrame(
         {
             "rank": rows["rank"],
@@ -178,7 +178,7 @@ def _communication_claims(rows: pd.DataFrame, table: str) -> pd.DataFrame:
             "start_ns": rows["wait_start_ns"].where(on_host, rows["start_ns"]),
             "end_ns": rows["wait_end_ns"].where(on_host, rows["end_ns"]),
             "text": _once_each(
-                rows, ["source", *told, "size_bytes"], lambda alike: _operation(alike, table)
+                rows, ["source", *still_open, "size_bytes"], lambda alike: _operation(alike, table)
             ),
         }
     )

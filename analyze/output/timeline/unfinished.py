@@ -2,7 +2,7 @@
 
 A job that hangs does so in a step that never ends, so the list of finished steps lacks the one
 to look at. Here its ranks get windows up to the last record of the capture, and the operations
-in which ranks stood are told with them.
+in which ranks stood are listed with them.
 """
 
 from __future__ import annotations

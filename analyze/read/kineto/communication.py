@@ -325,7 +325,7 @@ def _positions(rows: pa.Table, group: IntArray) -> IntArray:
     """Return the position of each collective in its group, and of each transfer in its pair.
 
     Of a collective the recorded sequence number where all rows of the group carry one; grouped
-    kernels share a number and are told apart by their order. Otherwise the order
+    kernels share a number and are distinguished by their order. Otherwise the order
     of their starts on the rank.
     """
     rank, recorded = rows["rank"].to_numpy(), rows["recorded_seq"].to_numpy()

@@ -52,7 +52,7 @@ def one_cycle(files: Sequence[_File], wanted: int | None) -> tuple[list[_File], 
     """Return the files of one cycle, one of each rank, and a sentence on the others.
 
     The last of the cycles with most ranks, because the first ones hold what happens once.
-    Cycles are told apart by their steps, or by the time where a file does not number them.
+    Cycles are distinguished by their steps, or by the time where a file does not number them.
 
     Args:
         files: All files of the job.

@@ -1,4 +1,4 @@
-"""Files of several jobs in one place: told apart, so that ranks of one are not read as another's.
+"""Files of several jobs in one place: separated, so that ranks of one are not read as another's.
 
 Ranks of different jobs fit together without an error as long as their numbers differ,
 and then every wait between them is wrong.

@@ -2,7 +2,7 @@
 
 A library of its own, such as a new expert dispatch, launches its kernels from C++ onto a
 stream beside the one that computes. What such a kernel does cannot be known; counted
-as computation it would hide communication, so it is told apart as ``unknown``.
+as computation it would hide communication, so it is separated as ``unknown``.
 """
 
 from __future__ import annotations

@@ -109,11 +109,11 @@ class JsonEvents(Generic[_Item]):
         with ByteSource(self._file) as source:
             before, text = self._up_to_events(source)
             behind: bytes | None = None
-            told = 0
+            reported = 0
             while behind is None:
                 more = source.read(max(self._chunk_bytes, len(text)))
-                self._on_bytes(source.position - told)
-                told = source.position
+                self._on_bytes(source.position - reported)
+                reported = source.position
                 events, text, behind = self._take(text, more)
                 is_last = not more
                 # Text and events are freed before the next piece takes the same memory.

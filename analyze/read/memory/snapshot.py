@@ -72,7 +72,7 @@ def _plain(file: InputFile) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Devices:
-    """The device whose memory is told: the one that has most."""
+    """The device whose memory is shown: the one that has most."""
 
     segments: Sequence[Mapping[str, Any]]
     trace: Sequence[Any]

@@ -69,12 +69,12 @@ def categories(stacks: Sequence[Sequence[Any]]) -> IntArray:
     # Allocations share their frames: what one tells is asked once.
     frames = list(chain.from_iterable(stacks))
     different = dict(zip(map(id, frames), frames, strict=True))
-    told_at = {place: _told(frame) for place, frame in different.items()}
-    told = np.fromiter(map(told_at.__getitem__, map(id, frames)), np.int64, len(frames))
+    numbers = {place: _number(frame) for place, frame in different.items()}
+    by_frame = np.fromiter(map(numbers.__getitem__, map(id, frames)), np.int64, len(frames))
     owner = np.repeat(np.arange(len(stacks)), depth)
-    tells = np.flatnonzero(told != _SILENT)
+    tells = np.flatnonzero(by_frame != _SILENT)
     owners, first = np.unique(owner[tells], return_index=True)
-    found[owners] = told[tells[first]]
+    found[owners] = by_frame[tells[first]]
     return found
 
 
@@ -93,7 +93,7 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else []
 
 
-def _told(frame: Any) -> int:
+def _number(frame: Any) -> int:
     if not isinstance(frame, dict):
         return _SILENT
     return _of_frame(str(frame.get("name", "")), str(frame.get("filename", "")))

@@ -114,7 +114,7 @@ def _overhead_lines(found: Overhead) -> list[str]:
         verdict = "the difference is clear"
     else:
         verdict = (
-            f"not told apart from the scatter of the job: a cost of {least} of the step or more "
+            f"not clear of the scatter of the job: a cost of {least} of the step or more "
             "would have been seen four times in five"
         )
     memory = "unknown" if found.rss_bytes is None else f"{found.rss_bytes / 2**20:.0f} MB"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def read_runs(
     paths: Sequence[Path], topology_file: Path | None, runs: Path, steps: str | None
 ) -> list[LoadedRun]:
-    """Return all runs of all paths; runs of one name are told apart by their file.
+    """Return all runs of all paths; runs of one name are distinguished by their file.
 
     Raises:
         MeshscopeError: One cannot be read, or stands there twice.

@@ -30,11 +30,11 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
         total_bytes: Size of the input as it is on disk.
     """
     start_ns, bar = now_ns(), _Bar(total_bytes) if sys.stderr.isatty() else None
-    told = 0
+    reported = 0
 
     def on_bytes(count: int) -> None:
-        nonlocal told
-        told += count
+        nonlocal reported
+        reported += count
         if bar is not None and count:
             bar.move(count)
 
@@ -43,7 +43,7 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
     finally:
         if bar is not None:
             bar.close()
-    if bar is None and told and total_bytes >= WORTH_A_LINE_BYTES:
+    if bar is None and reported and total_bytes >= WORTH_A_LINE_BYTES:
         seconds = (now_ns() - start_ns) / 1e9
         rate = total_bytes / 1e6 / seconds
         say(f"read {total_bytes / 1e6:,.1f} MB in {seconds:.2f} s ({rate:,.0f} MB/s)")
@@ -64,13 +64,13 @@ def ranks_progress(total: int, *, done: str = "summarized") -> Iterator[Callable
             task = bar.add_task(f"ranks {done}", total=total)
             yield lambda count: bar.advance(task, count)
         return
-    start_ns, reached, told = now_ns(), 0, 0
+    start_ns, reached, reported = now_ns(), 0, 0
 
     def on_done(count: int) -> None:
-        nonlocal reached, told
+        nonlocal reached, reported
         reached += count
-        if 10 * reached // max(total, 1) > told:
-            told = 10 * reached // max(total, 1)
+        if 10 * reached // max(total, 1) > reported:
+            reported = 10 * reached // max(total, 1)
             say(f"{done} {reached:,} of {total:,} ranks in {(now_ns() - start_ns) / 1e9:.1f} s")
 
     yield on_done

@@ -75,9 +75,9 @@ def _arm(context: Context, run_path: Path, how: str) -> None:
     context.expect(done.returncode == 0, f"{how}: {done.stderr.strip()[-300:]}")
     if not done.stdout.strip():
         return
-    told: dict[str, Any] = json.loads(done.stdout)
-    context.expect(told["how"] == how, f"{how} was wanted, {told['how']} was used")
-    trace = told["traces"].get("0") or {}
+    reported: dict[str, Any] = json.loads(done.stdout)
+    context.expect(reported["how"] == how, f"{how} was wanted, {reported['how']} was used")
+    trace = reported["traces"].get("0") or {}
     for name in ("steps", "operators", "device_events", "size_bytes", "stall_ns", "problem"):
         context.figure(f"{how}_{name}", trace.get(name))
     context.expect(len(trace.get("steps") or ()) == _STEPS, f"{how}: steps {trace.get('steps')}")

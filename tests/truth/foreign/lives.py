@@ -30,9 +30,9 @@ def _blames(rank: int) -> Check:
 
 def _together(reply: Reply) -> float | None:
     """Return what collecting in the same steps returns, per cent of what no collection would."""
-    told = [f["removal_gain_frac"] for f in reply.data["findings"] if f["kind"] == "gc_pause"]
+    reported = [f["removal_gain_frac"] for f in reply.data["findings"] if f["kind"] == "gc_pause"]
     without = cause(reply, {"gc_pause"}, "removal_gain_frac")
-    return 1e4 * told[0] / without if told and without else None
+    return 1e4 * reported[0] / without if reported and without else None
 
 
 _LIVE: dict[str, tuple[str, int, dict[str, str], tuple[Check, ...]]] = {

@@ -130,30 +130,30 @@ def _diagnose(folder: Path) -> tuple[str, ...]:
 
 
 def _rank(rank: int, gain: float, share: float) -> list[Check]:
-    def told(key: str):
+    def reported(key: str):
         return lambda reply: cause(reply, SLOW, key, rank=rank)
 
     return [
-        Check(f"{GAIN} rank {rank}", gain, told("removal_gain_frac"), NEAR_GAIN),
-        Check(f"{SHARE} rank {rank}", share, told("share_frac"), NEAR_SHARE),
+        Check(f"{GAIN} rank {rank}", gain, reported("removal_gain_frac"), NEAR_GAIN),
+        Check(f"{SHARE} rank {rank}", share, reported("share_frac"), NEAR_SHARE),
     ]
 
 
 def _data(gain: float, share: float) -> list[Check]:
-    def told(key: str):
+    def reported(key: str):
         return lambda reply: cause(reply, {"sequence_imbalance"}, key)
 
     return [
-        Check(f"{GAIN} data", gain, told("removal_gain_frac"), NEAR_GAIN),
-        Check(f"{SHARE} data", share, told("share_frac"), NEAR_SHARE),
+        Check(f"{GAIN} data", gain, reported("removal_gain_frac"), NEAR_GAIN),
+        Check(f"{SHARE} data", share, reported("share_frac"), NEAR_SHARE),
     ]
 
 
 def _stage(stage: int, gain: float) -> Check:
-    def told(reply: Reply) -> Answer:
+    def reported(reply: Reply) -> Answer:
         return cause(reply, STAGE, "removal_gain_frac", stage=stage)
 
-    return Check(f"{GAIN} stage {stage}", gain, told, NEAR_GAIN)
+    return Check(f"{GAIN} stage {stage}", gain, reported, NEAR_GAIN)
 
 
 def _share_of_stages(reply: Reply) -> Answer:
@@ -177,5 +177,5 @@ def _blamed(slow: Collection[int], culprit: str) -> list[Check]:
 
 def _found(reply: Reply, culprit: str) -> str:
     """Return the culprit if it is a finding, or the first finding that is a fault."""
-    told = names(reply)
-    return culprit if culprit in told else (told[0] if told else NOTHING)
+    reported = names(reply)
+    return culprit if culprit in reported else (reported[0] if reported else NOTHING)

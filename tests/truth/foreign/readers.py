@@ -50,23 +50,23 @@ def first_fault(right: str) -> Check:
     """Expect the first finding that is a fault, as ``kind`` or ``kind rank 3``."""
 
     def read(reply: Reply) -> Answer:
-        told = [*names(reply), NOTHING][0]
-        return right if right == told.partition(" ")[0] else told
+        reported = [*names(reply), NOTHING][0]
+        return right if right == reported.partition(" ")[0] else reported
 
     return Check("first fault found", right, read)
 
 
 def names(reply: Reply) -> list[str]:
     """Return kind and place of the findings that are faults, such as ``straggler_rank rank 3``."""
-    told = []
+    reported = []
     for finding in reply.data["findings"]:
         if finding["kind"] not in DESIGN and finding.get("cause") != OF_THE_MACHINE:
             where = finding["where"]
             place = next((f" {k} {where[k]}" for k in ("rank", "ranks", "stage") if k in where), "")
-            told.append(
+            reported.append(
                 ("stage_imbalance" if finding["kind"] in STAGE else finding["kind"]) + place
             )
-    return told
+    return reported
 
 
 def no_slow_rank(most: float = 2.0) -> Check:
@@ -76,13 +76,13 @@ def no_slow_rank(most: float = 2.0) -> Check:
 
 def largest_healthy(reply: Reply, slow: Collection[int]) -> float:
     """Return the most that the repair of a healthy rank is said to return or cost, per cent."""
-    told = [0.0]
+    reported = [0.0]
     for finding in [*reply.data["causes"], *reply.data["findings"]]:
         where = finding["where"]
         ranks = [where["rank"]] if "rank" in where else where.get("ranks", [])
         if finding["kind"] in SLOW and ranks and not set(ranks) <= set(slow):
-            told.append(100 * (finding.get("removal_gain_frac") or 0.0))
-    return max(told)
+            reported.append(100 * (finding.get("removal_gain_frac") or 0.0))
+    return max(reported)
 
 
 def cause(reply: Reply, kinds: Collection[str], key: str, **where: object) -> float | None:
@@ -95,10 +95,10 @@ def cause(reply: Reply, kinds: Collection[str], key: str, **where: object) -> fl
     return 0.0
 
 
-def _is_at(told: dict[str, Any], where: dict[str, object]) -> bool:
-    if "rank" in where and "ranks" in told:
-        return where["rank"] in told["ranks"]
-    return all(told.get(key) == value for key, value in where.items())
+def _is_at(reported: dict[str, Any], where: dict[str, object]) -> bool:
+    if "rank" in where and "ranks" in reported:
+        return where["rank"] in reported["ranks"]
+    return all(reported.get(key) == value for key, value in where.items())
 
 
 def step_ms(right: float, within: float) -> Check:

@@ -49,8 +49,8 @@ def truth(one: Drawn) -> dict[str, object]:
     shares = job.shares()
     faults = []
     for fault in dict.fromkeys([*gains, *shares]):
-        told = {"gain": gains.get(fault), "share": shares.get(fault)}
-        parts = {name: 100 * part for name, part in told.items() if part is not None}
+        reported = {"gain": gains.get(fault), "share": shares.get(fault)}
+        parts = {name: 100 * part for name, part in reported.items() if part is not None}
         faults.append({"what": _what(fault, one), **parts})
     return {
         "step_s": job.step_s(),

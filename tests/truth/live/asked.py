@@ -21,7 +21,7 @@ MAX_BUBBLE_ERROR = 0.05
 """Of the share of a step that the schedule imposes: an ideal step has no optimizer."""
 
 
-def told_of(case: LiveCase, trace: Trace, result: Diagnosis) -> tuple[str, bool]:
+def reported_of(case: LiveCase, trace: Trace, result: Diagnosis) -> tuple[str, bool]:
     """Return what the diagnosis says of the size of the fault, and whether that is right."""
     said, right = [], True
     for kind, check in _CHECKS.items():
@@ -48,10 +48,12 @@ def _offset(spec: FaultSpec, trace: Trace, result: Diagnosis) -> tuple[str, bool
 
 def _growth(spec: FaultSpec, trace: Trace, result: Diagnosis) -> tuple[str, bool]:
     finding = next((f for f in result.findings if f.kind == "memory_headroom"), None)
-    told = re.search(r"by ([\d.]+) (MiB|GiB) a step", "" if finding is None else str(finding.claim))
-    if told is None:
+    reported = re.search(
+        r"by ([\d.]+) (MiB|GiB) a step", "" if finding is None else str(finding.claim)
+    )
+    if reported is None:
         return "no growth", False
-    found = float(told[1]) * (1 << 20 if told[2] == "MiB" else 1 << 30) / 1e6
+    found = float(reported[1]) * (1 << 20 if reported[2] == "MiB" else 1 << 30) / 1e6
     right = abs(found / spec.megabytes - 1) <= MAX_SLOPE_ERROR
     return f"{found:.2f} MB a step, asked for {spec.megabytes:.0f}", right
 

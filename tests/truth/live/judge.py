@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.truth.live.asked import told_of
+from tests.truth.live.asked import reported_of
 from tests.truth.live.cases import NONE, LiveCase, Way
 from tests.truth.live.job import run_job
 from tests.truth.live.paired import Difference, Step, difference, paired_cost, steps_of
@@ -42,7 +42,7 @@ class LiveVerdict:
     """Standard error of that."""
     gain_frac: float | None
     """What the diagnosis says that repairing it returns."""
-    told: str
+    reported: str
     """What else was asked of the diagnosis, and what it said."""
     false_suspects: int
     """Findings that call a healthy rank or group slow."""
@@ -51,7 +51,7 @@ class LiveVerdict:
 
     @property
     def bar_error(self) -> float | None:
-        """Return how far the diagnosed gain is from the true cost; all of it where none was told."""
+        """Return how far the diagnosed gain is from the true cost; all of it where none was reported."""
         if self.true_frac is None or self.case.way is Way.PLACED:
             return None
         return abs((self.gain_frac or 0.0) - self.true_frac)
@@ -104,7 +104,7 @@ def judge_run(
     findings = [f for f in _faults(case, result) if not _is_of_another_fault(case, trace, f)]
     right = [f for f in findings if f.kind.value in case.kinds and is_place(case.place, trace, f)]
     first = _first(findings, right)
-    told, is_told = told_of(case, trace, result)
+    reported, is_reported = reported_of(case, trace, result)
     blamed = [f for f in findings if f.kind.value in SUSPECTS]
     is_right = first in right if kinds != (NONE,) else first is None or first in right
     return LiveVerdict(
@@ -112,11 +112,11 @@ def judge_run(
         wanted=" or ".join(kinds),
         found=NONE if first is None else first.kind.value,
         place="" if first is None else words(first),
-        is_located=is_right and is_told,
+        is_located=is_right and is_reported,
         true_frac=true_frac,
         error_frac=0.0 if cost is None else cost.error_ns * share,
         gain_frac=right[0].removal_gain_frac if right else None,
-        told=told,
+        reported=reported,
         false_suspects=len([f for f in blamed if f not in right]),
         steps=steps,
     )

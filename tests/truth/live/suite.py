@@ -191,13 +191,13 @@ def _uneven_work() -> Iterator[LiveCase]:
             pace_ms=20,
             steps=25,
         )
-    for layout, told in ((REPLICAS, False), (PIPELINE, False), (REPLICAS, True)):
+    for layout, reported in ((REPLICAS, False), (PIPELINE, False), (REPLICAS, True)):
         yield LiveCase(
-            row="unequal sequences" + (", told" if told else ""),
+            row="unequal sequences" + (", described" if reported else ""),
             layout=layout,
             faults=("sequence_imbalance:",),
             kinds=("sequence_imbalance",),
-            settings=(*PACKED, f"data.tell_sequences={str(told).lower()}"),
+            settings=(*PACKED, f"data.tell_sequences={str(reported).lower()}"),
             pace_ms=20,
             steps=SCATTERED,
         )

@@ -29,7 +29,7 @@ def report(verdicts: Sequence[LiveVerdict], not_judged: Sequence[str] = ()) -> s
         "",
         "Misses:",
         *(
-            f"- {v.case.name}: wanted {v.wanted}, found {v.found} {v.place} {v.told}".rstrip()
+            f"- {v.case.name}: wanted {v.wanted}, found {v.found} {v.place} {v.reported}".rstrip()
             for v in verdicts
             if not v.is_hit
         ),
@@ -50,11 +50,11 @@ def _row(row: str, own: Sequence[LiveVerdict]) -> str:
 def _job(verdict: LiveVerdict) -> str:
     true, gain = verdict.true_frac, verdict.gain_frac
     cost = "-" if true is None else f"{100 * true:.1f} ± {100 * verdict.error_frac:.1f}"
-    told = "-" if gain is None else f"{100 * gain:.1f}"
+    reported = "-" if gain is None else f"{100 * gain:.1f}"
     place = f" ({verdict.place})" if verdict.place else ""
-    said = f"; {verdict.told}" if verdict.told else ""
+    said = f"; {verdict.reported}" if verdict.reported else ""
     right = "yes" if verdict.is_hit else "no"
-    return f"| {verdict.case.name} | {cost} | {told} | {verdict.found}{place}{said} | {right} |"
+    return f"| {verdict.case.name} | {cost} | {reported} | {verdict.found}{place}{said} | {right} |"
 
 
 def _totals(verdicts: Sequence[LiveVerdict]) -> list[str]:

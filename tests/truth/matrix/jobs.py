@@ -27,7 +27,7 @@ _OF_CHUNKS = [ScheduleKind.INTERLEAVED, ScheduleKind.ZB_V]
 
 
 class Needs(Flag):
-    """What of a job a fault needs, so that it exists and can be told."""
+    """What of a job a fault needs, so that it exists and can be known."""
 
     NOTHING = 0
     PIPELINE = auto()

@@ -20,7 +20,7 @@ ALL_FROM = 0.03
 TIE = 0.01
 """Faults that cost the same within this share of the step may come in any order."""
 BUBBLE_FROM = 0.06
-"""Share of the step from which the waiting of the schedule must be told."""
+"""Share of the step from which the waiting of the schedule must be reported."""
 BY_DESIGN = (
     BUBBLE,
     "exposed_communication",
@@ -76,10 +76,10 @@ def judge(case: Case) -> Verdict:
     found = NONE if first is None else _merged(first.kind.value)
     bar_error = None if fault is None else _bar_error(case, result, fault, gain)
     if case.is_bubble:
-        gain, told = true_bubble(case.job, truth), _told_bubble(result)
+        gain, reported = true_bubble(case.job, truth), _reported_bubble(result)
         wanted = BUBBLE if gain >= BUBBLE_FROM else NONE
-        found = BUBBLE if found == NONE and told is not None else found
-        bar_error = abs((told or 0.0) - gain) if wanted == BUBBLE else None
+        found = BUBBLE if found == NONE and reported is not None else found
+        bar_error = abs((reported or 0.0) - gain) if wanted == BUBBLE else None
     right = first is not None and fault is not None and _names(case, fault, first)
     return Verdict(
         case=case,
@@ -131,7 +131,7 @@ def _merged(kind: str) -> str:
     return "stage_imbalance" if kind == "embedding_imbalance" else kind
 
 
-def _told_bubble(result: Diagnosis) -> float | None:
+def _reported_bubble(result: Diagnosis) -> float | None:
     """Return what the schedule is said to cost, None if nothing is said."""
     return next((f.cost_frac for f in result.findings if f.kind.value == BUBBLE), None)
 

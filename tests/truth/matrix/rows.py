@@ -200,7 +200,7 @@ def _twenty_four_steps(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"steps": 24}
 
 
-def _told_sequences(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
+def _described_sequences(draw: Draw, job: SyntheticJob) -> dict[str, Any]:
     return {"steps": 24, "tell_sequences": True}
 
 
@@ -252,14 +252,14 @@ ROWS = {
     "slow rank and another": Row(faults=_two_faults, needs=Needs.GROUPS),
     "five faults": Row(faults=_five_faults, needs=Needs.PIPELINE),
     "healthy": Row(faults=_nothing),
-    "slow rank, unequal sequences told": Row(
+    "slow rank, unequal sequences described": Row(
         faults=_under_sequences(_slow_rank),
-        changes=_told_sequences,
+        changes=_described_sequences,
         twin_of="slow rank, unequal sequences",
     ),
-    "blocked rank, unequal sequences told": Row(
+    "blocked rank, unequal sequences described": Row(
         faults=_under_sequences(_blocked_rank),
-        changes=_told_sequences,
+        changes=_described_sequences,
         twin_of="blocked rank, unequal sequences",
     ),
 }

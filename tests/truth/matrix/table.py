@@ -102,11 +102,11 @@ def _coverage(verdicts: Sequence[Verdict]) -> str:
 
 
 def _far(verdict: Verdict) -> str:
-    told = ""
+    reported = ""
     if verdict.interval is not None:
         low, high = verdict.interval
-        told = f", told as between {low:.1%} and {high:.1%}"
-    return f"- {_name(verdict)}: true {verdict.true_gain:.1%}, off by {verdict.bar_error or 0.0:.1%}{told}"
+        reported = f", reported as between {low:.1%} and {high:.1%}"
+    return f"- {_name(verdict)}: true {verdict.true_gain:.1%}, off by {verdict.bar_error or 0.0:.1%}{reported}"
 
 
 def _miss(verdict: Verdict) -> str:

@@ -167,7 +167,7 @@ def test_copies_and_mixtures_of_jobs(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["kineto", "ndtimeline"])
-def test_files_of_other_formats_are_told(tmp_path, name):
+def test_files_of_other_formats_are_reported(tmp_path, name):
     """Files of another tool in the same folder would vanish without a word."""
     dumps = SEEDS["flight_recorder_pickle"]()
     trace = import_trace(write(tmp_path, {**SEEDS[name](), **dumps}))

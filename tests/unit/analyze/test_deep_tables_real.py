@@ -91,7 +91,7 @@ def test_device_time_is_that_of_the_file(imported, run):
 
 
 def test_communication_kernels_have_the_axis_of_what_was_issued(run):
-    """Fails if kernels of a real backend are not told by the operations before their launches."""
+    """Fails if kernels of a real backend are not known from the operations before their launches."""
     kernels = kernel_report(load_trace(run)).kernels
     moving = kernels[kernels["category"] == "communication"]
     assert moving["count"].sum() > 0

@@ -49,7 +49,7 @@ def test_waterfall_bars_touch_and_sum():
 
 
 def test_waiting_is_hatched():
-    """Waiting would be told from transfers by its colour alone."""
+    """Waiting would be distinguished from transfers by its colour alone."""
     bars = [
         Bar(name=name, frac=1 / 3, dur_ns=1.0)
         for name in ("forward", "exposed_pp_wire", "exposed_pp_wait")

@@ -41,8 +41,8 @@ def test_what_is_not_known_is_said_with_its_reason():
     last = "Whom it waited for is not known: this step is not analysed."
     assert sentences(because)[-1] == last
     unseen = {**OPERATION, "waited_ns": None, "wire_ns": None}
-    told = sentences({**WAIT, "operation": unseen})
-    assert told[-1] == "How much of it is waiting is not known: its end was not seen."
+    reported = sentences({**WAIT, "operation": unseen})
+    assert reported[-1] == "How much of it is waiting is not known: its end was not seen."
 
 
 def test_outside_of_the_rows_nothing_is_said():

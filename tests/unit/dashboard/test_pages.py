@@ -174,7 +174,7 @@ def test_the_json_link_is_of_the_same_view(store, page, query):
     ],
 )
 def test_titles(path, title):
-    """Fails when the tabs of two pages or runs cannot be told apart."""
+    """Fails when the tabs of two pages or runs cannot be separated."""
     assert shell.title_of(path) == title
 
 
@@ -223,7 +223,7 @@ def _finding(**place) -> Finding:
 
 
 def test_no_page_says_that_a_repair_costs_time(store):
-    """Fails when an error of the replay is told as a loss here, and as nothing in the terminal."""
+    """Fails when an error of the replay is reported as a loss here, and as nothing in the terminal."""
     run = store.get("job")
     found = replace(
         _finding(where={"rank": 3}), removal_gain_frac=-0.039, removal_gain_interval=(-0.05, 0.001)

@@ -120,8 +120,8 @@ def test_an_arrow_leads_from_who_came_last_to_who_waited(client, store):
     assert list(line.x) == pytest.approx([60, 60], abs=1e-3)
     assert edge.line.width > line.line.width, "a light edge keeps it apart from the colours below"
     assert line.hovertext.startswith("Rank 3 came last, at 60 ms of the step<br>Rank 1 waited")
-    told = client.get(f"{TWIN}{view.query()}").json["wait"]
-    assert (told["rank"], told["waited_for"]) == (1, 3)
+    reported = client.get(f"{TWIN}{view.query()}").json["wait"]
+    assert (reported["rank"], reported["waited_for"]) == (1, 3)
     page = str(page_of(store, "/run/job/timeline", view.query()).to_plotly_json())
     assert "Arrow: rank 3 came last, and rank 1 waited for it." in page
     assert "Unpin" not in page
@@ -129,7 +129,7 @@ def test_an_arrow_leads_from_who_came_last_to_who_waited(client, store):
 
 
 def test_the_arrow_lies_over_a_picture_too(many, monkeypatch):
-    """Fails when a wait among more slices than bars is told in words alone, or hidden by the picture."""
+    """Fails when a wait among more slices than bars is reported in words alone, or hidden by the picture."""
     monkeypatch.setattr("meshscope.dashboard.figures.timeline.MAX_BARS", 0)
     view = parse_query(f"?step=1&rows=2-3&pin=1&place=1-{IN_A_WAIT_NS}")
     (figure,) = (

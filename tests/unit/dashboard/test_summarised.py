@@ -91,10 +91,10 @@ def test_the_tables_for_programs_are_those_of_the_page(folder, large):
     runs, run_id = folder
     client = create_app(runs).server.test_client()
     address = f"/api/v1/runs/{run_id}"
-    told = client.get(f"{address}/summary.json", headers={"Host": "localhost"}).get_json()
-    assert told["slow"][0]["rank"] == 2
-    assert len(told["trend"]) == STEPS
-    assert told["folder"] == FOLDER
+    reported = client.get(f"{address}/summary.json", headers={"Host": "localhost"}).get_json()
+    assert reported["slow"][0]["rank"] == 2
+    assert len(reported["trend"]) == STEPS
+    assert reported["folder"] == FOLDER
     steps = client.get(f"{address}/summary/steps.csv", headers={"Host": "localhost"}).text
     assert len(steps.splitlines()) == STEPS + 1
     blocks = client.get(f"{address}/summary/blocks.csv", headers={"Host": "localhost"}).text

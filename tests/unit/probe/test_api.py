@@ -208,7 +208,7 @@ def test_described_facts_reach_the_manifest(tmp_path):
     assert manifest["capture_level"] == "collectives"
 
 
-def test_a_wrong_fact_is_told_and_counted_not_raised(tmp_path, capsys):
+def test_a_wrong_fact_is_reported_and_counted_not_raised(tmp_path, capsys):
     """Fails when a typing error in a description ends a training run, or passes in silence."""
     probe.attach(tmp_path / "run")
     probe.describe(schedule="no such schedule")
@@ -262,7 +262,7 @@ def test_a_stderr_that_takes_nothing(tmp_path, monkeypatch, stderr):
     probe.detach()
 
 
-def test_wrong_settings_in_the_environment_are_told(tmp_path, monkeypatch, capsys):
+def test_wrong_settings_in_the_environment_are_reported(tmp_path, monkeypatch, capsys):
     """Fails when a typing error in a variable ends a training run."""
     monkeypatch.setenv("MESHSCOPE_MIN_GC_NS", "soon")
     assert probe.attach(tmp_path / "run") is not None
@@ -304,8 +304,8 @@ def test_a_broken_recorder_does_not_break_training(tmp_path, capsys):
         if hook.source.name == "compute"
     )
     probe.detach()
-    told = capsys.readouterr().err.splitlines()
-    assert 0 < len(told) < 20
+    reported = capsys.readouterr().err.splitlines()
+    assert 0 < len(reported) < 20
 
 
 def test_a_forked_child_records_nothing(tmp_path):

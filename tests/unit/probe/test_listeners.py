@@ -24,7 +24,7 @@ def test_listeners_come_and_go():
     assert (listeners.step, listeners.ended_ns) == (-1, -1)
 
 
-def test_who_waits_for_a_step_is_told_that_none_comes():
+def test_who_waits_for_a_step_is_reported_that_none_comes():
     """Fails when what began at a border goes on for ever because the hooks were taken out."""
     listeners, heard, errors = StepListeners(), [], []
     listeners.add(heard.append)

@@ -62,7 +62,7 @@ def test_kernels_beside_communication_lose_what_they_take_longer():
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1, abs=1e-9)
 
 
-def test_what_cannot_be_told_apart_is_said():
+def test_what_cannot_be_separated_is_said():
     """A share of zero would be shown for what nobody could see."""
     bars, result = bars_of(beside_ns=7 * MS, shapes=None)
     assert "contention" not in bars

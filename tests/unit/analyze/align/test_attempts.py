@@ -19,7 +19,7 @@ TWICE = [row(1, 0, 3, killed_ranks=1, training_step=100), row(2, 4, 7, training_
 
 
 def test_a_diagnosis_of_a_restarted_job_tells_its_starts():
-    """Fails when step numbers of a finding cannot be told to be of the second start."""
+    """Fails when step numbers of a finding cannot be known to belong to the second start."""
     job = capture(Job(layout=ParallelLayout(dp=2), steps=8), uniform(4 * MS, 8 * MS))
     restarted = job.with_tables({"attempt": trace_of(attempt=TWICE).tables["attempt"]})
     found = diagnose(restarted)
@@ -27,8 +27,8 @@ def test_a_diagnosis_of_a_restarted_job_tells_its_starts():
         "2 attempts: 1. steps 0..3, in the training 100..103, 1 of 2 ranks killed or still running; "
         "2. steps 4..7, in the training 102..105"
     ) in to_text(found)
-    told = diagnosis_to_json(found)["run"]["attempts"]
-    assert [(one["first_step"], one["training_step"]) for one in told] == [(0, 100), (4, 102)]
+    reported = diagnosis_to_json(found)["run"]["attempts"]
+    assert [(one["first_step"], one["training_step"]) for one in reported] == [(0, 100), (4, 102)]
 
 
 def test_one_start_is_not_worth_a_line():

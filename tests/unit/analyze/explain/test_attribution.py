@@ -66,7 +66,7 @@ def test_jitter_is_a_cause_of_its_own():
 
 
 def test_a_rank_without_peers_is_said_to_be_undecidable():
-    """A slow rank and a heavy stage would be told apart by a guess."""
+    """A slow rank and a heavy stage would be distinguished by a guess."""
     result = diagnose(
         capture(
             Job(layout=ParallelLayout(pp=4), steps=3),
@@ -96,7 +96,7 @@ def many():
 
 
 def test_slow_ranks_beyond_the_cap_are_one_cause(many):
-    """Fails when the fifth slow rank of a job is told as jitter."""
+    """Fails when the fifth slow rank of a job is reported as jitter."""
     causes, result = many
     rest = causes["other_slow_ranks", "[10, 12]"]
     healthy = diagnose(
@@ -117,7 +117,7 @@ def test_the_shares_of_many_slow_ranks_sum_to_the_loss(many):
 
 
 def test_slow_ranks_beyond_the_cap_have_a_finding(many):
-    """Fails when nobody is told of a slow rank because four others are slower."""
+    """Fails when nobody is reported of a slow rank because four others are slower."""
     _, result = many
     (rest,) = (found for found in result.findings if "ranks" in found.where)
     assert (rest.kind, rest.where) == ("straggler_rank", {"ranks": [10, 12]})

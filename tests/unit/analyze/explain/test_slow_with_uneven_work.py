@@ -39,9 +39,9 @@ def test_a_rank_that_unequal_data_hides_is_no_witness_of_it(rank, seed):
     )
     trace, truth = generate(job)[0], truth_of(job)
     causes = diagnose(trace).causes
-    told = {own.kind: own.removal_gain_frac for own in causes}
+    reported = {own.kind: own.removal_gain_frac for own in causes}
     (slow,) = (own for own in causes if own.kind == "straggler_rank")
     assert slow.where["rank"] == rank
     for kind, fault in zip(("straggler_rank", "sequence_imbalance"), truth.faults, strict=True):
         true_gain = fault.removal_gain_ns / truth.step_time_ns
-        assert told[kind] == pytest.approx(true_gain, abs=0.005)
+        assert reported[kind] == pytest.approx(true_gain, abs=0.005)

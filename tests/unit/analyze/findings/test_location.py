@@ -54,8 +54,8 @@ def test_a_slow_rank_is_named_with_its_device():
 def test_a_rank_is_named_with_its_place_on_the_host(diagnosed):
     """Fails when of eight devices of a host nobody can tell which one is slow."""
     found, trace = diagnosed
-    told = located(found, replace(trace, local_ranks={5: 1}))
-    assert "Runs on: rank 5 on host0002 (local rank 1)" in map(str, told.evidence)
+    reported = located(found, replace(trace, local_ranks={5: 1}))
+    assert "Runs on: rank 5 on host0002 (local rank 1)" in map(str, reported.evidence)
 
 
 def test_a_slow_link_is_named_with_the_hosts_at_its_ends():
@@ -74,7 +74,7 @@ def test_a_host_is_said_once(fault):
     assert len(said) == ("ranks" not in found.where)
 
 
-def test_missing_ranks_are_told_as_ranges():
+def test_missing_ranks_are_reported_as_ranges():
     """Fails when of many missing ranks only the first is named."""
     found, _ = first_finding("missing_rank:rank=3", kind="missing_data")
     assert list(map(str, found.evidence)) == ["Missing: rank 3"]

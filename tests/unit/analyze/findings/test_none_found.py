@@ -88,11 +88,11 @@ def test_findings_do_not_hide_that_others_are_not_known():
     assert "Slow ranks, stages and links: unknown, because" in report
 
 
-@pytest.mark.parametrize(("work_ms", "told"), [(99, False), (60, True)])
-def test_time_that_is_not_attributed_is_no_all_clear(work_ms, told):
+@pytest.mark.parametrize(("work_ms", "reported"), [(99, False), (60, True)])
+def test_time_that_is_not_attributed_is_no_all_clear(work_ms, reported):
     """Fails when most of the step was spent on nobody knows what, and all is said to be well."""
     said = nothing_found(two_ranks(work_ms=work_ms))
-    assert (said.code == "none_found.nothing_known") is told
-    if told:
+    assert (said.code == "none_found.nothing_known") is reported
+    if reported:
         assert said.values["attributed"] == pytest.approx(0.61, abs=5e-4)
         assert said.values["unknown"] == pytest.approx(0.39, abs=5e-4)

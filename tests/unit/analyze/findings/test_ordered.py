@@ -224,7 +224,7 @@ def test_idle_shares_of_stages_without_a_replay():
     assert "pipeline_bubble" not in stages_that_compute(60)
 
 
-def test_recorded_waiting_is_not_told_twice():
+def test_recorded_waiting_is_not_reported_twice():
     """The same imbalance would appear with a cost and without one."""
     rows = [host_row(ms * MS, 80 * MS, rank=stage, axis="pp") for stage, ms in enumerate((60, 79))]
     found = stages_that_compute(60, 79, collective=rows)
@@ -249,7 +249,7 @@ def test_a_standstill_comes_before_what_costs_time():
 
 
 @pytest.mark.parametrize(
-    ("kind", "where", "is_told"),
+    ("kind", "where", "is_reported"),
     [
         (FindingKind.SLOW_WIRE, {"axis": "tp"}, True),
         (FindingKind.SLOW_WIRE, {"axis": "pp", "link": "5<->9"}, False),
@@ -260,7 +260,7 @@ def test_a_standstill_comes_before_what_costs_time():
         (FindingKind.STRAGGLER_RANK, {"rank": 3}, False),
     ],
 )
-def test_what_is_alike_everywhere_comes_after_what_is_broken(kind, where, is_told):
+def test_what_is_alike_everywhere_comes_after_what_is_broken(kind, where, is_reported):
     """A network that varies a little everywhere would be put before the link that is broken."""
     (any_finding,) = idle_devices().values()
-    assert is_by_design(replace(any_finding, kind=kind, where=where)) is is_told
+    assert is_by_design(replace(any_finding, kind=kind, where=where)) is is_reported

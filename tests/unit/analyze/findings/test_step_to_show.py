@@ -55,7 +55,7 @@ def test_a_step_that_never_ended_leads_to_who_did_not_arrive():
 
 
 def test_a_step_that_is_discarded_is_not_called_unended():
-    """Fails when the first step, which all ranks ended, is told as one that nobody did."""
+    """Fails when the first step, which all ranks ended, is reported as one that nobody did."""
     trace = capture(Job(layout=ParallelLayout(dp=2), steps=5), EVEN)
     account = measure(replace(trace, origin="meshscope"))
     assert 0 not in account.windows.steps

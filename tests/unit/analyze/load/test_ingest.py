@@ -73,10 +73,10 @@ def same(one, other):
 def test_several_processes_give_the_same_tables(source, keeping, tmp_path, monkeypatch):
     """The result would depend on the number of CPUs."""
     monkeypatch.setattr("meshscope.analyze.read.kineto.pool._PAYS_BYTES", 0)
-    told = []
-    pool = Keeping(runs_dir=tmp_path / "pool", workers=2, on_bytes=told.append)
+    reported = []
+    pool = Keeping(runs_dir=tmp_path / "pool", workers=2, on_bytes=reported.append)
     same(ingest(source, pool).trace, ingest(source, keeping).trace)
-    assert sum(told) == sum(file.stat().st_size for file in source.iterdir())
+    assert sum(reported) == sum(file.stat().st_size for file in source.iterdir())
 
 
 def test_a_file_that_cannot_be_read_is_left_out_in_any_process(source, tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_runs_below_the_source_are_no_part_of_it(source, tmp_path):
     assert texts(first.trace.limits) == texts(second.trace.limits)
 
 
-def test_two_jobs_in_two_folders_are_told_apart(tmp_path, keeping):
+def test_two_jobs_in_two_folders_are_separated(tmp_path, keeping):
     """The message would not say that one folder too many was given."""
     for job in ("first", "second"):
         write_ranks(tmp_path / "both" / job)

@@ -212,7 +212,7 @@ def test_a_store_that_goes_on_failing_is_given_up_in_one_line(shaky, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("s3://b/run", True),
         ("hf://datasets/x", True),
@@ -223,6 +223,6 @@ def test_a_store_that_goes_on_failing_is_given_up_in_one_line(shaky, tmp_path):
         ("a b://c", False),
     ],
 )
-def test_an_address_is_told_from_a_path(text, told):
+def test_an_address_is_distinguished_from_a_path(text, reported):
     """A folder would be looked for on the network, or a bucket on the disk."""
-    assert is_address(text) is told
+    assert is_address(text) is reported

@@ -50,7 +50,7 @@ def test_the_slow_rank_comes_with_what_it_costs(diagnosis):
 
 
 def test_each_step_names_the_rank_that_worked_longest(diagnosis):
-    """A step that is slow for another reason could not be told from the rest."""
+    """A step that is slow for another reason could not be distinguished from the rest."""
     steps = find_stragglers(diagnosis).steps
     assert steps["step"].tolist() == sorted(diagnosis.ledger["step"].unique())
     assert set(steps["slowest_rank"]) == {5}
@@ -115,11 +115,11 @@ def test_the_published_report_says_the_same_as_the_json_form(published):
     assert "| forward-compute |" in to_markdown(published_document(published))
 
 
-def test_a_small_slowdown_is_told_as_not_taken_apart(tmp_path):
+def test_a_small_slowdown_is_reported_as_not_taken_apart(tmp_path):
     """Parts that were not computed would look like parts of size zero."""
     metrics = published_metrics(write_job(tmp_path, JobShape(pp=2, noise=0.0)))
     text, form = to_plain(published_document(metrics)), published_to_json(metrics)
-    assert "not told: S is below 1.03" in text
+    assert "Not given: S is below 1.03" in text
     assert form["heatmap"] is form["mw"]["Mw"] is None
     assert form["result"]["blocking_decompose_by_stage"] is None
     assert form["ms"]["tori"] == pytest.approx(form["ms"]["tideal"], rel=0.03)

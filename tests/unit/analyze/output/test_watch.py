@@ -30,7 +30,7 @@ def trace():
     return generate(job)[0]
 
 
-def test_a_slow_rank_is_told_once_and_stays_in_the_line_of_each_look(trace):
+def test_a_slow_rank_is_reported_once_and_stays_in_the_line_of_each_look(trace):
     """The person on call would read the news of an hour ago as news, or miss that it lasts."""
     watch = Watch()
     first = list(watch.events(running(of_steps(trace, StepRange(0, 29))), 0.0))
@@ -46,16 +46,16 @@ def test_a_slow_rank_is_told_once_and_stays_in_the_line_of_each_look(trace):
     assert not watch.has_ended
 
 
-def test_silence_is_told_when_it_lasts_twice_as_long(trace):
+def test_silence_is_reported_when_it_lasts_twice_as_long(trace):
     """A job that hangs would look like one that nobody has looked at, or flood the terminal."""
     watch, part = Watch(), running(of_steps(trace, StepRange(0, 29)))
-    told = [
+    reported = [
         [event.kind for event in watch.events(part, now_s)] for now_s in (0, 20, 40, 60, 90, 100)
     ]
-    assert told == [["steps"], [], ["silent"], [], ["silent"], []]
+    assert reported == [["steps"], [], ["silent"], [], ["silent"], []]
 
 
-def test_the_end_in_order_is_told(trace):
+def test_the_end_in_order_is_reported(trace):
     """The command would wait for ever beside a job that is done."""
     watch = Watch()
     events = list(watch.events(trace, 0.0))

@@ -105,10 +105,10 @@ def test_the_first_answer_comes_before_the_account(run, monkeypatch):
 def test_programs_get_both_in_one_object(run):
     """A script would have to run two commands, or parse two documents in a row."""
     arguments = ["diagnose", str(run), "--workers", "1", "--format", "json"]
-    told = json.loads(CliRunner().invoke(app, arguments).stdout)
-    assert told["summary"]["slow"][0]["rank"] == 5
-    assert told["summary"]["account_steps"] is None
-    assert told["findings"][0]["kind"] == "straggler_rank"
+    reported = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert reported["summary"]["slow"][0]["rank"] == 5
+    assert reported["summary"]["account_steps"] is None
+    assert reported["findings"][0]["kind"] == "straggler_rank"
 
 
 def test_what_is_no_run_directory_is_refused_with_the_remedy(tmp_path):
@@ -175,8 +175,8 @@ def test_a_memory_limit_chooses_as_many_of_the_steps_as_have_room(run, made, tmp
         app, ["diagnose", str(run), "--memory-limit", str(limit), "--format", "json"]
     )
     assert called.exit_code == 0, called.output
-    told = json.loads(called.stdout)
-    assert told["summary"]["account_steps"] == [3, 4]
+    reported = json.loads(called.stdout)
+    assert reported["summary"]["account_steps"] == [3, 4]
     within = ["--steps", "0:2", "--memory-limit", str(limit), "--format", "json"]
     called = CliRunner().invoke(app, ["diagnose", str(run), *within])
     first, last = json.loads(called.stdout)["summary"]["account_steps"]

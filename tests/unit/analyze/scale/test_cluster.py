@@ -87,8 +87,8 @@ def test_the_script_for_slurm_does_what_its_page_says(run, tmp_path, project_dir
     page = (project_dir / "docs" / "scale.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     here = {"RUN": str(run), "8786": str(free_port()), "$(hostname)": "127.0.0.1", "16": "2"}
-    for told, own in here.items():
-        script = script.replace(told, own)
+    for reported, own in here.items():
+        script = script.replace(reported, own)
     programs = {
         "srun": 'exec "$@"',
         "dask": f'exec {sys.executable} -m dask "$@"',

@@ -276,8 +276,12 @@ def test_steps_that_are_not_there_remove_nothing(small, wanted):
 def test_the_command_tells_what_it_did(small):
     """A user would not know what became of the files, or what was lost."""
     found = CliRunner().invoke(app, ["compact", str(small), "--workers", "1", "--format", "json"])
-    told = json.loads(found.stdout)
-    assert (told["files_before"], told["files_after"], told["dropped_rows"]) == (32, 4, 0)
+    reported = json.loads(found.stdout)
+    assert (reported["files_before"], reported["files_after"], reported["dropped_rows"]) == (
+        32,
+        4,
+        0,
+    )
     assert "compacted 8 of 8 ranks" in found.stderr
     again = ["compact", str(small), "--workers", "1", "--keep-steps", "1:"]
     assert "of steps outside 1: were removed" in CliRunner().invoke(app, again).stdout

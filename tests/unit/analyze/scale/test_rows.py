@@ -153,5 +153,7 @@ def test_a_dense_grid_has_each_duration_in_its_place():
         by_rank = cube.by_rank(grid.step(position))[..., 0]
         known = np.where(forward[position] > 0, forward[position], np.nan)
         np.testing.assert_array_equal(by_rank, np.stack([known, 2 * known], axis=-1))
-        told = cube.by_rank(grid.step_features(position))[:, 1, 0]
-        np.testing.assert_array_equal(told, np.where(known[:, None] > 0, work[position], np.nan))
+        reported = cube.by_rank(grid.step_features(position))[:, 1, 0]
+        np.testing.assert_array_equal(
+            reported, np.where(known[:, None] > 0, work[position], np.nan)
+        )

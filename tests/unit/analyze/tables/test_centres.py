@@ -90,7 +90,7 @@ def test_bad_steps_of_peers_count_as_far_as_the_rank_has_such():
 
 @pytest.mark.parametrize("healthy", [3, 5])
 def test_healthy_steps_of_a_rank_that_is_slow_in_most_are_not_bad_ones_of_its_peers(healthy):
-    """Fails when it is expected to work less than nothing there, and its cost is told as twice what it is."""
+    """Fails when it is expected to work less than nothing there, and its cost is reported as twice what it is."""
     totals = np.full((4, 20), 100.0)
     totals[0, healthy:] = 270.0
     centre = np.full(totals.size, 100.0)

@@ -105,7 +105,7 @@ def test_only_the_first_step_of_an_attempt_is_warm_up(chosen, attempts, analysed
 
 
 def test_a_fault_of_some_steps_costs_in_them_what_it_costs_there():
-    """What changed in a long run would be told as a share of all its steps only."""
+    """What changed in a long run would be reported as a share of all its steps only."""
     job = Job(layout=ParallelLayout(dp=4), steps=24, microbatches=4)
     trace = capture(
         job,

@@ -21,7 +21,7 @@ def test_a_class_has_words(name, label):
 
 
 def test_no_two_classes_share_their_words():
-    """If this fails, two bars of one waterfall cannot be told apart."""
+    """If this fails, two bars of one waterfall cannot be separated."""
     words = [class_label(name) for name in ("useful", "kernel_inefficiency", *CLASSES, *REFINED)]
     assert len(set(words)) == len(words)
 

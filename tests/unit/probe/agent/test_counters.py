@@ -29,7 +29,7 @@ def test_a_reset_after_a_wrap_starts_anew():
     assert [counters.grown("a", raw) for raw in (top - 1, 1000, 3)] == [top - 1, top + 1000, 3]
 
 
-def test_counters_are_told_apart_and_forgotten():
+def test_counters_are_separated_and_forgotten():
     """Fails when one port's wrap is added to another, or a port that came back has one."""
     counters = GrowingCounters()
     top = 1 << 32

@@ -117,7 +117,7 @@ def device_times(*given):
 
 
 def test_work_of_a_device_is_what_the_device_took():
-    """Fails when a slow device cannot be told from the others because its host is not slow."""
+    """Fails when a slow device cannot be distinguished from the others because its host is not slow."""
     follower = RankFollower()
     for step in range(4):
         spans = [

@@ -24,7 +24,7 @@ def test_this_torch_has_what_the_hooks_need(lookup):
     assert lookup() is not None
 
 
-def test_a_missing_name_is_told_by_name(monkeypatch):
+def test_a_missing_name_is_reported_by_name(monkeypatch):
     """Fails when a capture does not say why a hook is missing."""
     monkeypatch.delattr(torch._ops.OpOverload, "redispatch")
     with pytest.raises(torch_names.UnsupportedError, match=r"OpOverload\.redispatch is missing"):

@@ -13,7 +13,7 @@ from meshscope.probe.control.verbs import Verb
 
 
 def test_every_rank_gets_an_answer_of_its_own(serve, variables):
-    """Fails when a rank that is silent or gone delays the others or is not told apart."""
+    """Fails when a rank that is silent or gone delays the others or is not separated."""
     server = serve(Verb("status", "Tell.", lambda _: {"rank": 0}))
     directory = make_directory("run-1", variables)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:

@@ -99,7 +99,7 @@ def test_a_start_that_waits_for_the_main_thread_can_be_called_off(switch, made):
     assert [name for name, _ in made[0].ran] == ["prepare", "finish"]
 
 
-def test_an_error_is_told_and_leaves_it_off(made):
+def test_an_error_is_reported_and_leaves_it_off(made):
     """Fails when a failed start leaves the switch stuck, or says nothing."""
 
     def fail():

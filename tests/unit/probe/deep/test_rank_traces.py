@@ -174,7 +174,7 @@ def test_a_count_that_stands_still_is_none():
 
 
 def test_a_profile_that_the_training_code_begins_meanwhile_is_whole(rank):
-    """Fails if a deep trace under way costs the user's own profile its events, or is told as written."""
+    """Fails if a deep trace under way costs the user's own profile its events, or is reported as written."""
     rank.prepare(6, 3)
     rank.traces.commit({"ticket": "t"})
     rank.train(2)

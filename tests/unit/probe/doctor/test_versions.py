@@ -46,16 +46,16 @@ def test_every_core_dependency_is_listed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "state", "told"),
+    ("version", "state", "reported"),
     [
         ("1.5.3", State.LIMITED, "1.5.3, older than tested 2.2 to 3.1.1"),
         ("4.0.0", State.OK, "4.0.0, newer than tested 2.2 to 3.1.1"),
         (None, State.MISSING, "not installed"),
     ],
 )
-def test_what_lies_outside_is_told(tmp_path, monkeypatch, version, state, told):
+def test_what_lies_outside_is_reported(tmp_path, monkeypatch, version, state, reported):
     """Fails when a user cannot see that no test ever ran with this version."""
     here = Installed("pandas", version, "2.2", "3.1.1")
     monkeypatch.setattr(module, "core_dependencies", lambda: [here])
     (check,) = (check for check in all_checks(tmp_path) if check.name == "pandas")
-    assert (check.state, check.found) == (state, told)
+    assert (check.state, check.found) == (state, reported)

@@ -72,7 +72,7 @@ def test_a_step_that_ends_inside_the_backward_leaves_no_microbatch_behind(spans_
     assert set(spans_of(train)["microbatch"]) == {0}
 
 
-def test_recomputation_inside_a_backward_is_told_apart(spans_of):
+def test_recomputation_inside_a_backward_is_separated(spans_of):
     """Fails when recomputed forwards count as backward, so that hfu equals mfu."""
     model = nn.Sequential(Block(), Block())
     spans = spans_of(lambda: model(torch.ones(1, 4, requires_grad=True)).sum().backward())

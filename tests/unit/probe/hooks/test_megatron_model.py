@@ -62,6 +62,6 @@ def test_what_is_no_known_model_tells_its_tokens_alone(call):
     assert model_facts(call, dp=2) == {"tokens_per_step": 65536}
 
 
-def test_without_lengths_nothing_is_told():
+def test_without_lengths_nothing_is_reported():
     """Sequences of unequal lengths are given as none."""
     assert model_facts({"model": gpt(), "num_microbatches": 4}, dp=2) == {}

@@ -147,5 +147,5 @@ def headless():
     ],
 )
 def test_what_leaves_something_open_is_not_counted(model):
-    """Fails when MFU is told of a model that the modules do not show."""
+    """Fails when MFU is reported of a model that the modules do not show."""
     assert fields_of_modules(model, SEQ_LEN) is None

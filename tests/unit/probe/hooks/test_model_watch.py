@@ -30,14 +30,14 @@ def wrapped(config, depth=2, *, training=True):
     return module
 
 
-def test_model_and_tokens_are_told_once_and_every_time():
+def test_model_and_tokens_are_reported_once_and_every_time():
     """MFU would be unknown in every run of transformers."""
-    told = []
-    watch = ModelWatch(told.append)
+    reported = []
+    watch = ModelWatch(reported.append)
     module = wrapped(CONFIG)
     assert [watch.tokens(module, (), {"input_ids": IDS}) for _ in range(2)] == [96, 96]
     assert watch.tokens(module, (IDS[:1],), {}) == 32
-    (facts,) = told
+    (facts,) = reported
     assert facts["model"]["seq_len"] == 32
     assert facts["model"]["kv_heads"] == 2
 
@@ -55,50 +55,50 @@ def test_model_and_tokens_are_told_once_and_every_time():
 )
 def test_what_is_no_batch_of_training_has_no_tokens(args, training):
     """Evaluation, targets of a loss or hidden states would count as tokens."""
-    told = []
-    assert ModelWatch(told.append).tokens(wrapped(CONFIG, training=training), args, {}) == 0
-    assert not told
+    reported = []
+    assert ModelWatch(reported.append).tokens(wrapped(CONFIG, training=training), args, {}) == 0
+    assert not reported
 
 
 @pytest.mark.parametrize("config", [{"model_type": "mamba", "state_size": 16}, {}])
 def test_a_model_that_no_formula_counts_tells_its_tokens_alone(config):
     """A guess would be a wrong MFU."""
-    told = []
-    assert ModelWatch(told.append).tokens(wrapped(config), (IDS,), {}) == 96
-    assert not told
+    reported = []
+    assert ModelWatch(reported.append).tokens(wrapped(config), (IDS,), {}) == 96
+    assert not reported
 
 
 def test_a_model_of_picotron_tells_its_configuration():
     """MFU would be unknown where the configuration has another name on the module."""
-    told = []
+    reported = []
     given = SimpleNamespace(model_type="llama", to_dict=lambda: CONFIG)
     module = SimpleNamespace(module=SimpleNamespace(model_config=given), training=True)
-    assert ModelWatch(told.append).tokens(module, (IDS,), {}) == 96
-    assert told[0]["model"]["num_layers"] == 2
+    assert ModelWatch(reported.append).tokens(module, (IDS,), {}) == 96
+    assert reported[0]["model"]["num_layers"] == 2
 
 
 def test_a_model_of_torchtitan_tells_its_arguments():
     """MFU would be unknown in every run of torchtitan."""
-    told = []
+    reported = []
     arguments = SimpleNamespace(
         dim=64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, multiple_of=32
     )
     module = SimpleNamespace(model_args=arguments, training=True)
-    assert ModelWatch(told.append).tokens(module, (IDS,), {}) == 96
-    model = told[0]["model"]
+    assert ModelWatch(reported.append).tokens(module, (IDS,), {}) == 96
+    model = reported[0]["model"]
     # Two thirds of 256, up to the next multiple of 32.
     assert (model["ffn_size"], model["kv_heads"], model["seq_len"]) == (192, 2, 32)
 
 
 def test_arguments_of_a_model_that_is_not_known_tell_tokens_alone():
     """Layers of which every second has experts would count as if all were dense."""
-    told = []
+    reported = []
     arguments = SimpleNamespace(
         dim=64, n_layers=2, n_heads=4, vocab_size=256, interleave_moe_layer_step=2
     )
     module = SimpleNamespace(model_args=arguments, training=True)
-    assert ModelWatch(told.append).tokens(module, (IDS,), {}) == 96
-    assert not told
+    assert ModelWatch(reported.append).tokens(module, (IDS,), {}) == 96
+    assert not reported
 
 
 @pytest.mark.parametrize(("name", "layers"), [("mtp", 1), ("other", 0)])
@@ -112,6 +112,6 @@ def test_layers_of_multi_token_prediction_count_where_they_are_built(name, layer
             self.add_module(name, torch.nn.Linear(4, 4))
 
     config = CONFIG | {"num_nextn_predict_layers": 1}
-    told = []
-    assert ModelWatch(told.append).tokens(Model(), (IDS,), {}) == 96
-    assert told[0]["model"].get("mtp_layers", 0) == layers
+    reported = []
+    assert ModelWatch(reported.append).tokens(Model(), (IDS,), {}) == 96
+    assert reported[0]["model"].get("mtp_layers", 0) == layers

@@ -58,8 +58,8 @@ def test_what_is_no_length_is_counted_and_training_goes_on(tmp_path, wrong, capf
 def test_calls_of_a_step_are_its_microbatches_in_their_order(tmp_path):
     """Fails when the numbers do not begin anew with each step, or one that is named is ignored."""
     probe.attach(tmp_path / "run")
-    for told in ([[1], [2, 2]], [[3]]):
-        for lengths in told:
+    for reported in ([[1], [2, 2]], [[3]]):
+        for lengths in reported:
             probe.sequences(lengths)
         probe.step()
     probe.sequences([4], microbatch=5)
@@ -75,7 +75,7 @@ def test_calls_of_a_step_are_its_microbatches_in_their_order(tmp_path):
     ]
 
 
-def test_what_is_told_before_the_rank_is_known_is_kept(tmp_path):
+def test_what_is_reported_before_the_rank_is_known_is_kept(tmp_path):
     """Fails when the first step of a job, which begins before its process group, lacks its work."""
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -108,7 +108,7 @@ def test_nothing_is_kept_where_only_steps_are(tmp_path):
     assert rows(tmp_path / "run") == [[3, 0, 4, 16]]
 
 
-def test_what_is_told_is_part_of_the_cost(tmp_path):
+def test_what_is_reported_is_part_of_the_cost(tmp_path):
     """Fails when a program that tells thousands of lengths a step is not seen to pay for it."""
     session = probe.attach(tmp_path / "run")
     before = session._capture.meter.total_ns()

@@ -52,20 +52,20 @@ def test_a_lock_whose_file_was_closed_is_let_go(tmp_path):
 def test_a_forked_child_does_not_hold_it(tmp_path):
     """Fails when a worker that outlives its trainer keeps the next one from recording."""
     held = claim(tmp_path, 0)
-    (told, tell), (stay, leave) = os.pipe(), os.pipe()
+    (reported, tell), (stay, leave) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         os.close(leave)
         os.write(tell, b"1")
         os.read(stay, 1)
         os._exit(0)
-    assert os.read(told, 1) == b"1"
+    assert os.read(reported, 1) == b"1"
     os.close(held._descriptor.number)  # as the end of the trainer does, whatever ended it
     _HELD.discard(held)
     again = claim(tmp_path, 0)
     os.close(leave)
     os.waitpid(child, 0)
-    for end in (told, tell, stay):
+    for end in (reported, tell, stay):
         os.close(end)
     assert again is not None
     again.release()

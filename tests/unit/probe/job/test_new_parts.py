@@ -29,7 +29,7 @@ def stamp(path, time_ns):
     os.utime(path, ns=(time_ns, time_ns))
 
 
-def test_a_part_is_told_of_once(tmp_path):
+def test_a_part_is_reported_of_once(tmp_path):
     """Fails if a rank is looked at again and again, or is never seen."""
     (tmp_path / "rank00003").mkdir()
     (tmp_path / "host-a").mkdir()

@@ -135,8 +135,8 @@ def test_facts_that_others_wrote_stay(tmp_path, attempt):
     assert read_json(tmp_path / MANIFEST_NAME)["peak_flops"] == 1e15
 
 
-@pytest.mark.parametrize("told", [None, "", "{", '"a"', "[1]"])
-def test_a_command_that_nobody_told_is_that_of_the_process(told):
+@pytest.mark.parametrize("reported", [None, "", "{", '"a"', "[1]"])
+def test_a_command_that_nobody_reported_is_that_of_the_process(reported):
     """Fails when a variable of somebody else ends the start of a capture."""
-    environment = {} if told is None else {"MESHSCOPE_COMMAND": told}
+    environment = {} if reported is None else {"MESHSCOPE_COMMAND": reported}
     assert command_of_job(environment) == sys.argv

@@ -134,7 +134,9 @@ def test_two_runs_on_one_node(tmp_path, environment):
     assert [m["agents_before"] for m in manifests] == [[], []]
 
 
-def test_an_agent_that_the_system_refuses_is_told_once(tmp_path, environment, monkeypatch, capfd):
+def test_an_agent_that_the_system_refuses_is_reported_once(
+    tmp_path, environment, monkeypatch, capfd
+):
     """Fails when nobody learns why devices and deep traces are missing, or a job hears it six times."""
     monkeypatch.setattr(agent_child, "_PAUSE_NS", 0)
 
@@ -145,5 +147,5 @@ def test_an_agent_that_the_system_refuses_is_told_once(tmp_path, environment, mo
     child = AgentChild(tmp_path, environment)
     for _ in range(3):
         child.tend()
-    told = "meshscope: the node agent cannot be started: Resource temporarily unavailable\n"
-    assert capfd.readouterr().err == told
+    reported = "meshscope: the node agent cannot be started: Resource temporarily unavailable\n"
+    assert capfd.readouterr().err == reported

@@ -137,7 +137,7 @@ def test_workers_of_a_lone_trainer_are_no_ranks(tmp_path, capfd, method):
 
 @pytest.mark.slow
 def test_trainers_side_by_side_do_not_share_a_rank(tmp_path, capfd):
-    """Fails when the trials of a search, which nobody has told apart, record as one rank."""
+    """Fails when the trials of a search, which nobody has separated, record as one rank."""
     code = f"""
 import subprocess, sys
 trial = {TRAIN!r} + "print('trained', flush=True); sys.stdin.read()"
@@ -585,16 +585,16 @@ def test_a_signal_for_all_processes_of_the_job_is_not_sent_again(tmp_path):
             while not ready.exists():
                 assert launcher.poll() is None
                 threading.Event().wait(0.02)
-            told = []
+            reported = []
             for tell in (os.killpg, os.kill, os.killpg):
                 tell(launcher.pid, signal.SIGUSR1)
-                told.append(int(launcher.stdout.readline()))
+                reported.append(int(launcher.stdout.readline()))
                 threading.Event().wait(0.5)
             launcher.send_signal(signal.SIGTERM)
             rest = [int(line) for line in launcher.stdout]
         finally:
             os.killpg(launcher.pid, signal.SIGKILL)
-    assert (told, rest) == ([signal.SIGUSR1] * 3, [signal.SIGTERM])
+    assert (reported, rest) == ([signal.SIGUSR1] * 3, [signal.SIGTERM])
 
 
 def test_the_signal_mask_is_restored(tmp_path):

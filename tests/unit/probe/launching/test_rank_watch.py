@@ -27,7 +27,7 @@ def rank_of(run, rank, **changes):
 
 
 def test_the_end_of_a_rank_is_noted_when_it_ends(tmp_path):
-    """Fails if the rank that died first cannot be told from those that were ended for it."""
+    """Fails if the rank that died first cannot be distinguished from those that were ended for it."""
     with subprocess.Popen(WAIT, stdin=subprocess.PIPE) as process:
         ended = rank_of(tmp_path, 0, pid=process.pid)
         running = rank_of(tmp_path, 1)

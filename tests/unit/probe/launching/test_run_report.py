@@ -73,7 +73,7 @@ def test_a_rank_of_another_launcher_that_still_runs_was_not_killed(tmp_path):
         (1 << 70, "killed, or ended by os._exit, before"),
     ],
 )
-def test_how_a_rank_ended_is_said_as_the_system_told_it(tmp_path, dead_pid, status, said):
+def test_how_a_rank_ended_is_said_as_the_system_reported_it(tmp_path, dead_pid, status, said):
     """A job that ended in order would be called killed."""
     place = place_of(tmp_path, "job", [])
     record(place.path, 0, pid=dead_pid)
@@ -85,7 +85,7 @@ def test_how_a_rank_ended_is_said_as_the_system_told_it(tmp_path, dead_pid, stat
     assert "ranks 0; what they recorded is kept" in second
 
 
-def test_ranks_that_ended_unlike_each_other_are_told_apart(tmp_path, dead_pid):
+def test_ranks_that_ended_unlike_each_other_are_separated(tmp_path, dead_pid):
     """The one that was killed would hide among those that its end took along."""
     place = place_of(tmp_path, "job", [])
     for rank, status in enumerate((9, 1 << 8, 1 << 8)):

@@ -297,10 +297,10 @@ def test_a_wall_clock_that_is_put_parts_no_ranks(run, put_s, put_at):
             )  # fmt: skip
     capture = read_run(run)
     assert steps_by_rank(capture) == {0: [1, 2, 3, 5, 6, 7], 1: [1, 2, 3, 5, 6, 7]}
-    told = capture.tables["attempt"].to_pandas()
-    assert list(told["ranks"]) == [2, 2]
-    assert list(told["end_unix_ns"] - told["start_unix_ns"]) == [
+    reported = capture.tables["attempt"].to_pandas()
+    assert list(reported["ranks"]) == [2, 2]
+    assert list(reported["end_unix_ns"] - reported["start_unix_ns"]) == [
         100 * S + S // 50,
         90 * S + S // 50,
     ]
-    assert told["start_unix_ns"][1] - told["end_unix_ns"][0] == 10 * S - S // 50
+    assert reported["start_unix_ns"][1] - reported["end_unix_ns"][0] == 10 * S - S // 50

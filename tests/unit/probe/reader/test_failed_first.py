@@ -21,7 +21,7 @@ def end(rank, at_ms, status, *, host="a", ahead_ms=0):
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("others", "reported"),
     [
         ([end(1, 900, SIGTERM)], 0),
         ([end(1, 501, ERROR)], 0),
@@ -34,10 +34,10 @@ def end(rank, at_ms, status, *, host="a", ahead_ms=0):
         ([end(1, 510, SIGTERM, host="b", ahead_ms=70_000)], None),
     ],
 )
-def test_the_rank_that_ended_first_by_itself_ended_the_attempt(others, told):
+def test_the_rank_that_ended_first_by_itself_ended_the_attempt(others, reported):
     """Fails when a rank is said to have ended first that was killed last, or by another machine's uptime."""
     found = failed_first([end(0, 500, SIGKILL), *others])
-    assert (None if found is None else found.rank) == told
+    assert (None if found is None else found.rank) == reported
 
 
 def test_a_part_without_a_clock_has_no_end_to_compare():

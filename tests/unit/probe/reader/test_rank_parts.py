@@ -76,7 +76,7 @@ def details(capture, rank=0):
 
 
 def test_what_has_room_is_read_whole(run):
-    """Runs of every size would be told from a part of what was recorded."""
+    """Runs of every size would be distinguished from a part of what was recorded."""
     for rank in range(2):
         record(run, rank, 20)
     read = []
@@ -134,7 +134,7 @@ def test_what_was_kept_as_sums_is_left_out_first(run):
 
 
 def test_where_nothing_but_sums_was_kept_these_are_read(run):
-    """A part of a run without single operations would be told by the length of its steps alone."""
+    """A part of a run without single operations would be known from the length of its steps alone."""
     for rank in range(2):
         record(run, rank, 100, full=FullRecords(first_steps=0, every_steps=0))
     capture = read_run(run, Wanted(steps=(10, 80), most_rows=2 * ROWS * 20))
@@ -171,7 +171,7 @@ def test_the_ends_of_attempts_are_no_samples(run):
 
 
 def test_what_reaches_into_a_step_stays_with_it(run):
-    """What a step waited for longest would be told as its own work."""
+    """What a step waited for longest would be reported as its own work."""
     for rank in range(2):
         record(run, rank, 100, reach=True)
     whole, thin = (read_run(run, Wanted(most_rows=room)) for room in (10**6, 2 * ROWS * 30))

@@ -7,7 +7,7 @@ from meshscope.probe.reader.run import read_run
 
 
 @pytest.mark.parametrize(
-    ("bounds", "is_told"),
+    ("bounds", "is_reported"),
     [
         ({"least_ns": 5, "most_ns": 17_000_005}, True),
         ({"least_ns": 5, "most_ns": 95_005}, False),
@@ -16,15 +16,15 @@ from meshscope.probe.reader.run import read_run
     ],
 )
 def test_a_clock_of_a_device_that_is_known_badly_is_a_limit(
-    make_recorder, run_path, bounds, is_told
+    make_recorder, run_path, bounds, is_reported
 ):
     """Fails when waits of a device lie beside those of its peers by milliseconds, and nothing says so."""
     recorder = make_recorder()
     recorder.annotate("device_clock", bounds)
     recorder.close()
-    told = [
+    reported = [
         limit for limit in texts(read_run(run_path).limits) if limit.startswith("Device times may")
     ]
-    assert len(told) == is_told
-    if is_told:
-        assert "up to 17.0 ms too early" in told[0]
+    assert len(reported) == is_reported
+    if is_reported:
+        assert "up to 17.0 ms too early" in reported[0]

@@ -108,12 +108,12 @@ def test_a_wall_clock_that_is_put_is_noted_at_once(tmp_path, monkeypatch):
     for _ in readings[1:]:
         manifest.watch_clocks()
     manifest.write_due()
-    told = read_json(tmp_path / "manifest.json")["clock_pairs"][kept:]
-    assert [[at // second, unix // second] for at, unix, _ in told] == [
+    reported = read_json(tmp_path / "manifest.json")["clock_pairs"][kept:]
+    assert [[at // second, unix // second] for at, unix, _ in reported] == [
         [0, 100],
         [2, 102],
         [3, 403],
         [4, 404],
         [5, 95],
     ]
-    assert clock_steps(told) == [300 * second, -310 * second]
+    assert clock_steps(reported) == [300 * second, -310 * second]

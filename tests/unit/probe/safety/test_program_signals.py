@@ -1,4 +1,4 @@
-"""What a signal handler of the program raises is told from errors of the probe."""
+"""What a signal handler of the program raises is distinguished from errors of the probe."""
 
 import functools
 import signal

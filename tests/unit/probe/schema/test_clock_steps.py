@@ -21,6 +21,6 @@ DAY = 86_400 * S
         (None, []),
     ],
 )
-def test_steps_are_told_from_drift_and_error(pairs, steps):
+def test_steps_are_distinguished_from_drift_and_error(pairs, steps):
     """Fails when a slewed clock counts as stepped, a step passes, or bad pairs raise."""
     assert clock_steps(pairs) == steps

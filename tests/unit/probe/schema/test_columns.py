@@ -45,7 +45,7 @@ def test_a_map_is_no_list():
         spec.conform(pa.table({"x": FOREIGN["map"]}))
 
 
-def test_instants_are_told_from_lengths():
+def test_instants_are_distinguished_from_lengths():
     """Fails when a new column of nanoseconds would move with a clock that is corrected, or stay behind."""
     columns = {c.name: c.is_instant for table in TABLES.values() for c in table.columns}
     in_ns = {c.name for table in TABLES.values() for c in table.columns if c.unit == "ns"}

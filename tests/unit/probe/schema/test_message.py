@@ -23,7 +23,7 @@ def test_an_error_is_shown_as_its_sentences():
 
 
 def test_an_error_goes_to_another_process():
-    """What a worker refused could not be told apart at home."""
+    """What a worker refused could not be separated at home."""
     back = pickle.loads(pickle.dumps(REFUSED))
     assert str(back) == SHOWN
     assert back.said == REFUSED.said

@@ -81,8 +81,8 @@ def test_an_interpreter_without_its_lock(tmp_path, capfd, monkeypatch, has_lock)
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_lock, raising=False)
     assert (probe.attach(tmp_path / "run") is not None) == has_lock
     assert has_lock or not (tmp_path / "run").exists()
-    told = capfd.readouterr().err
-    assert ("not attached: this free-threaded Python runs without" in told) != has_lock
+    reported = capfd.readouterr().err
+    assert ("not attached: this free-threaded Python runs without" in reported) != has_lock
 
 
 def test_a_file_size_limit_in_the_middle(tmp_path):
@@ -254,7 +254,7 @@ def test_a_flush_that_takes_too_long_is_counted_and_made(tmp_path, monkeypatch):
 
 
 def test_a_wall_clock_that_is_put_meanwhile_changes_no_duration(tmp_path, monkeypatch):
-    """Fails when a time daemon's jump makes steps of minutes or negative ones, or is not told."""
+    """Fails when a time daemon's jump makes steps of minutes or negative ones, or is not known."""
     put_ns, training = 0, Training()
 
     def unix_ns():
@@ -273,10 +273,10 @@ def test_a_wall_clock_that_is_put_meanwhile_changes_no_duration(tmp_path, monkey
         durations = capture.tables[name].column("dur_ns").to_pylist()
         assert len(durations) >= 9
         assert all(0 <= dur_ns < 100_000_000_000 for dur_ns in durations)
-    told = [limit for limit in texts(capture.limits) if limit.startswith("The wall clock")]
-    assert len(told) == 2
-    assert "set by +300 s" in told[0]
-    assert "set by -420 s" in told[1]
+    reported = [limit for limit in texts(capture.limits) if limit.startswith("The wall clock")]
+    assert len(reported) == 2
+    assert "set by +300 s" in reported[0]
+    assert "set by -420 s" in reported[1]
 
 
 def test_a_training_in_an_event_loop(tmp_path):

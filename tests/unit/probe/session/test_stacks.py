@@ -42,7 +42,7 @@ def test_what_was_not_left_is_a_beginning_of_both(before, now):
 
 
 def test_a_function_that_went_on_to_another_line_was_not_left():
-    """A rank at work would be told in the caller of what it is at work in."""
+    """A rank at work would be reported in the caller of what it is at work in."""
     main, load = Frame("main", "a.py", 3), Frame("load", "b.py", 7)
     moved = load._replace(line=8)
     assert in_both((main, load), (main, moved)) == (main, moved)

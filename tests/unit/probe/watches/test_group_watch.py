@@ -36,7 +36,7 @@ def join(tmp_path):
 
 
 @pytest.mark.parametrize("module", [dist, distributed_c10d])
-def test_who_joins_a_group_is_told_once(join, module):
+def test_who_joins_a_group_is_reported_once(join, module):
     """Ranks that ``spawn`` started would not be recorded, or be attached to twice."""
     seen = []
     GroupWatch(lambda: seen.append(dist.get_rank()), Told()).start(ImportWatch())
@@ -58,10 +58,10 @@ def test_a_group_that_cannot_be_joined_is_waited_for(join):
 
 def test_an_error_of_ours_does_not_reach_the_training(join):
     """A capture that cannot begin would end the job."""
-    told = Told()
-    GroupWatch(lambda: 1 / 0, told).start(ImportWatch())
+    reported = Told()
+    GroupWatch(lambda: 1 / 0, reported).start(ImportWatch())
     join()
-    assert [type(error) for error in told.errors] == [ZeroDivisionError]
+    assert [type(error) for error in reported.errors] == [ZeroDivisionError]
 
 
 def test_a_function_that_somebody_else_replaced_stays(join):

@@ -34,7 +34,7 @@ def _no_hook_stays():
     assert dict(home._global_optimizer_pre_hooks) == before
 
 
-def test_the_first_step_is_told_once_before_the_weights_change():
+def test_the_first_step_is_reported_once_before_the_weights_change():
     """Fails when a job of one process is missed, or attached to at each step."""
     seen, trained = [], optimizer()
     weight = trained.param_groups[0]["params"][0]
@@ -46,7 +46,7 @@ def test_the_first_step_is_told_once_before_the_weights_change():
     assert seen == [0.0]
 
 
-def test_hooks_may_be_added_by_whoever_is_told():
+def test_hooks_may_be_added_by_whoever_is_reported():
     """Fails when torch walks over the hooks that the probe adds: it would raise into the step."""
     handles, trained = [], optimizer()
 
@@ -55,7 +55,7 @@ def test_hooks_may_be_added_by_whoever_is_told():
         handles.append(home.register_optimizer_step_post_hook(lambda *_: None))
 
     theirs = home.register_optimizer_step_pre_hook(lambda *_: None)
-    watch, told = OptimizerWatch(add, Told()), Told()
+    watch, reported = OptimizerWatch(add, Told()), Told()
     watch.start(ImportWatch())
     try:
         trained.step()
@@ -65,17 +65,17 @@ def test_hooks_may_be_added_by_whoever_is_told():
             handle.remove()
     watch.let_go()
     assert len(handles) == 2
-    assert not told.errors
+    assert not reported.errors
     assert not trained._optimizer_step_pre_hooks
 
 
 def test_an_error_of_ours_does_not_reach_the_training():
     """Fails when a capture that cannot begin ends the job."""
-    told, trained = Told(), optimizer()
-    OptimizerWatch(lambda: 1 / 0, told).start(ImportWatch())
+    reported, trained = Told(), optimizer()
+    OptimizerWatch(lambda: 1 / 0, reported).start(ImportWatch())
     trained.step()
     trained.step()
-    assert [type(error) for error in told.errors] == [ZeroDivisionError]
+    assert [type(error) for error in reported.errors] == [ZeroDivisionError]
 
 
 def test_one_that_was_stopped_tells_nobody():

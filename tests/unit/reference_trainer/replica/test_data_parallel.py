@@ -96,7 +96,7 @@ def test_a_later_bucket_never_starts_before_an_earlier_one(model, comm, group_of
     reducer.finish()
 
 
-def test_what_two_stages_share_is_final_only_when_told(model, comm, group_of_two):
+def test_what_two_stages_share_is_final_only_when_reported(model, comm, group_of_two):
     """Fails if a tied weight is reduced before the second stage has added to it."""
     shared = model[3].weight
     reducer = reducer_of(model, group_of_two, comm, shared=[shared])

@@ -18,7 +18,7 @@ def split(layers, stages, **schedule):
     return [stage_part(config, stage) for stage in range(stages)]
 
 
-def test_layers_are_split_evenly_unless_told_otherwise():
+def test_layers_are_split_evenly_unless_reported_otherwise():
     """Fails if a layer is in two stages or in none, or a split by hand or weight is ignored."""
     assert [len(part.layers) for part in split(7, 3)] == [3, 2, 2]
     by_hand = split(16, 4, layers_per_stage=(3, 5, 5, 3))

@@ -61,7 +61,7 @@ def test_whole_sequences_have_equal_work():
     assert MicrobatchWork(plain, 0).of_step(0) == [1.0] * 4
 
 
-def test_what_is_told_of_a_microbatch_is_what_makes_its_time():
+def test_what_is_reported_of_a_microbatch_is_what_makes_its_time():
     """Fails if the probe is told of documents that nothing in the model keeps apart."""
     work = MicrobatchWork(PACKED, 1)
     apart = work.sequences_of_step(7, apart=True)

@@ -9,7 +9,7 @@ import torch
 from meshscope.reference_trainer.run.report import LossReport
 
 
-def test_losses_are_told_in_step_order_and_kept(tmp_path):
+def test_losses_are_reported_in_step_order_and_kept(tmp_path):
     """Fails if a loss is lost, reordered or printed with the wrong step."""
     lines = []
     report = LossReport(lines.append)

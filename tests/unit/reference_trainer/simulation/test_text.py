@@ -19,7 +19,7 @@ def fields(lines, first):
     return line.split()
 
 
-def test_a_rank_is_told_with_its_place_order_and_peaks():
+def test_a_rank_is_reported_with_its_place_order_and_peaks():
     """Fails if memory, order or collectives of the rank are missing or not its own."""
     lines = text_of(1, "schedule.microbatches=4", "layout.dp=2", "train.global_batch=8")
     assert lines[0].startswith("rank      1 of 4: pp 0, dp 1, cp 0, tp 0; stage 0, ")

@@ -106,7 +106,7 @@ def test_ranks_that_only_send_and_receive_have_come_somewhere_too():
 
 
 def test_the_ends_of_the_processes_are_with_it():
-    """Who died first could not be told from who was ended for it."""
+    """Who died first could not be distinguished from who was ended for it."""
     rows = table(
         [(0, "a", 4), (1, "a", 3)],
         {0: KILLED, 1: KILLED},

@@ -1,4 +1,4 @@
-"""Who died first is told from who gave up, and from who was ended with the others."""
+"""Who died first is distinguished from who gave up, and from who was ended with the others."""
 
 from signal import SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
@@ -104,7 +104,7 @@ def test_a_death_that_the_others_outlived_is_still_one(ended):
     assert findings(trace) == [("crash", [1], "critical")]
 
 
-def test_ends_after_a_long_wait_are_told():
+def test_ends_after_a_long_wait_are_reported():
     """Fails when a hang does not say that its processes were killed together."""
     (finding,) = hang_findings(broken_off({0: 59.06, 1: 59.0}), SECOND / 10)
     assert finding.where["ranks"] == [1]
@@ -214,7 +214,7 @@ def test_ranks_that_were_killed_together_did_not_crash(ended, statuses):
     ids=["both", "one by its status", "only the late one", "it failed", "at work"],
 )
 def test_ctrl_c_in_a_first_step_that_hangs_is_no_crash_of_who_is_late(waited_s, statuses, kind):
-    """Fails when a hang that somebody interrupts is told as the death of the first process to notice."""
+    """Fails when a hang that somebody interrupts is reported as the death of the first process to notice."""
     alive = {0: waited_s - 1, 1: waited_s - 1}
     trace = broken_off({0: waited_s + 2, 1: waited_s}, alive=alive, statuses=statuses)
     (found, *_) = hang_findings(trace)

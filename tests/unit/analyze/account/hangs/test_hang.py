@@ -95,7 +95,7 @@ def test_what_all_have_issued_is_stuck_and_blames_no_rank():
     assert finding.claim.code == "hang.stuck"
 
 
-def test_a_circle_is_told_as_one():
+def test_a_circle_is_reported_as_one():
     """Two ranks that issue in different orders would give no finding, or blame one of them."""
     trace = dumped(
         {"a": (0, 1), "b": (0, 1), "c": (1, 2)},
@@ -226,7 +226,7 @@ def sends(*, later_span_ns=0, rank_2_waits=True):
 
 
 @pytest.mark.parametrize("rank_2_waits", [True, False])
-def test_two_ranks_that_send_to_each_other_are_told_as_a_circle(rank_2_waits):
+def test_two_ranks_that_send_to_each_other_are_reported_as_a_circle(rank_2_waits):
     """A deadlock of blocking sends would pass for a crash, or blame one of the two."""
     graph = wait_graph(sends(rank_2_waits=rank_2_waits))
     assert graph.absent == ()

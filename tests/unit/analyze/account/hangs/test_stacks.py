@@ -18,13 +18,13 @@ def note(*stack, time_ns=50, **facts):
 
 
 def words(manifests, ranks, most=4):
-    """Return what is told of ranks."""
+    """Return what is said of ranks."""
     trace = trace_of(step=[{"dur_ns": 1}])
     trace = trace.with_tables({"standing": standing_at_the_end(STEPS, manifests)})
     return list(map(str, stack_messages(trace, ranks, most=most)))
 
 
-def test_the_innermost_function_is_told_with_those_of_the_program():
+def test_the_innermost_function_is_reported_with_those_of_the_program():
     """A user would see the depths of a library, and not what called it."""
     others = [["f", "/usr/lib/python3/x.py", 1], ["g", "<frozen runpy>", 1]]
     found = words({0: note(WAIT, *others, OWN, MAIN)}, [0])

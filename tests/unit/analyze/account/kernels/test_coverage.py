@@ -95,7 +95,7 @@ def test_one_traced_step_can_be_asked_for(run):
 
 
 def test_kernels_have_the_axis_and_the_phase_that_the_probe_saw(run):
-    """Fails if kernels of a run are not told by what the probe recorded around their launches."""
+    """Fails if kernels of a run are not known from what the probe recorded around their launches."""
     kernels = kernel_report(traced(run)).kernels.set_index("name")
     assert kernels.loc["ncclDevKernel_AllReduce", "axis"] == "dp"
     assert kernels.loc["compute_kernel", "phase"] == "forward"

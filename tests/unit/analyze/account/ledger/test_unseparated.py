@@ -64,10 +64,10 @@ def test_sums_alone_tell_computing_from_communication(trace, whole, tmp_path):
     found = diagnose(run)
     steps = sorted(set(found.ledger["step"]))
     assert set(run.frame("step")["detail"]) == {"sums"}
-    expected, told = classes(whole, steps), classes(found)
-    np.testing.assert_allclose(told[list(COMPUTE_CLASSES)], expected[list(COMPUTE_CLASSES)])
-    assert told[UNSPLIT] == pytest.approx(expected[EXPOSED].sum())
-    assert told.sum() == pytest.approx(expected.sum())
+    expected, reported = classes(whole, steps), classes(found)
+    np.testing.assert_allclose(reported[list(COMPUTE_CLASSES)], expected[list(COMPUTE_CLASSES)])
+    assert reported[UNSPLIT] == pytest.approx(expected[EXPOSED].sum())
+    assert reported.sum() == pytest.approx(expected.sum())
     assert found.causes == ()
     assert found.metrics["exposed_comm_frac"] is None
     assert any("only sums of communication" in limit for limit in texts(found.limits))
@@ -78,10 +78,10 @@ def test_unrecorded_communication_is_not_compute(trace, tmp_path, level):
     """Fails when a level without communication reports its spans as pure compute."""
     path = play(trace, tmp_path, FullRecords(), level=level)
     found = diagnose(load_trace(path))
-    told = classes(found)
-    assert told[list(COMPUTE_CLASSES)].sum() == 0
-    assert (told[UNSEPARATED] > 0) == (level is CaptureLevel.STAGES)
-    assert told.sum() == pytest.approx(found.ledger["step_ns"].mean())
+    reported = classes(found)
+    assert reported[list(COMPUTE_CLASSES)].sum() == 0
+    assert (reported[UNSEPARATED] > 0) == (level is CaptureLevel.STAGES)
+    assert reported.sum() == pytest.approx(found.ledger["step_ns"].mean())
     assert found.causes == ()
     untold = "not recorded" if level is CaptureLevel.STAGES else "only the length of steps"
     assert any(untold in limit for limit in texts(found.limits))
@@ -91,9 +91,9 @@ def test_a_job_of_one_rank_has_nothing_to_separate(tmp_path):
     """Fails when a job without communication loses its account at a low level."""
     alone = capture(Job(layout=ParallelLayout(), steps=4), uniform(4 * MS, 8 * MS))
     path = play(alone, tmp_path, FullRecords(), level=CaptureLevel.STAGES)
-    told = classes(diagnose(load_trace(path)))
-    assert told["forward"] == 4 * 4 * MS
-    assert told[UNSEPARATED] == 0
+    reported = classes(diagnose(load_trace(path)))
+    assert reported["forward"] == 4 * 4 * MS
+    assert reported[UNSEPARATED] == 0
 
 
 def lone_rank():
@@ -112,7 +112,7 @@ def lone_rank():
     return diagnose(trace_of(run={"world_size": 2}, step=steps, collective=rows, group=groups))
 
 
-def test_the_wire_of_an_operation_without_peers_is_not_told():
+def test_the_wire_of_an_operation_without_peers_is_not_reported():
     """Fails when waiting for ranks that are not in the capture is called transfer, and blamed."""
     found = lone_rank()
     bars = {bar.name: bar.frac for bar in found.waterfall}

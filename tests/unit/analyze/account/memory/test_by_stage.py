@@ -123,7 +123,7 @@ def test_the_settled_peak_is_not_that_of_the_first_step():
 
 
 def test_what_an_end_holds_beyond_the_others():
-    """Fails when the logits of the last stage cannot be told from its microbatches in flight."""
+    """Fails when the logits of the last stage cannot be distinguished from its microbatches in flight."""
     table = stages(
         8400, 5700, 5400, 9000, activations=(1200, 900, 600, 1800), optimizer=(48, 32, 32, 48)
     )

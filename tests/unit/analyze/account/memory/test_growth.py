@@ -1,4 +1,4 @@
-"""Memory that grows is told from memory that fills up, jumps, or breathes."""
+"""Memory that grows is distinguished from memory that fills up, jumps, or breathes."""
 
 import pytest
 from tests.tables import trace_of

@@ -313,7 +313,7 @@ def test_a_corrected_wall_clock_is_a_finding(job):
 
 
 @pytest.mark.parametrize("first_step", [5, 11])
-def test_a_clock_that_was_set_in_mid_capture_is_still_told(job, first_step):
+def test_a_clock_that_was_set_in_mid_capture_is_still_reported(job, first_step):
     """A jump would be corrected as if it were an offset, and half of the capture be believed."""
     later = shifted(job, {5}, 40 * MS)
     tables = {}

@@ -30,7 +30,7 @@ def trace(*issued):
     ids=["own", "unsorted", "coalesced", "two axes", "unrecorded", "one unrecorded", "before",
          "no launch", "nothing issued", "no kernel"],
 )  # fmt: skip
-def test_an_axis_is_told_only_where_it_is_certain(issued, launches, axes):
+def test_an_axis_is_reported_only_where_it_is_certain(issued, launches, axes):
     """Fails if a kernel is given the axis of an operation that may not be its own."""
     launch_ns = pd.Series(launches, dtype="Int64")
     assert axis_by_launch(trace(*issued), 0, launch_ns).tolist() == axes

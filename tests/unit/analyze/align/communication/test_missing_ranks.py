@@ -51,11 +51,11 @@ def whole() -> Trace:
 def test_a_slow_stage_returns_as_much_with_one_rank_missing(whole):
     """Fails when waiting for a missing rank is frozen, so that no repair returns anything."""
 
-    def told(trace):
+    def reported(trace):
         (cause,) = (c for c in diagnose(trace).causes if c.kind == "stage_imbalance")
         return cause.share_frac, cause.removal_gain_frac
 
-    assert told(without(whole, MISSING)) == pytest.approx(told(whole), rel=0.05)
+    assert reported(without(whole, MISSING)) == pytest.approx(reported(whole), rel=0.05)
 
 
 def test_a_link_without_its_sender_is_not_called_slow(whole):
@@ -74,7 +74,7 @@ def test_a_receive_whose_sender_is_missing_was_no_longer_on_the_wire_than_its_li
     assert wires[True] <= wires[False]
 
 
-def test_nothing_is_told_of_repairs_where_nobody_stands_in(whole):
+def test_nothing_is_reported_of_repairs_where_nobody_stands_in(whole):
     """Fails when a job whose layout is not known gets gains from waits that are frozen."""
     trace = replace(without(whole, MISSING), layout=None, _frames={})
     found = diagnose(trace)
@@ -129,7 +129,7 @@ def from_any_sender(trace: Trace) -> Trace:
     return replace(trace, tables={**trace.tables, "p2p": table}, _frames={})
 
 
-def test_receives_from_any_sender_are_told_and_nobody_is_blamed():
+def test_receives_from_any_sender_are_reported_and_nobody_is_blamed():
     """Fails when a sender that nobody knows is looked up in the mesh, which ends the command."""
     job = Job(layout=ParallelLayout(pp=2, dp=2), microbatches=4, steps=4)
     account = measure(from_any_sender(capture(job, slow_first_stage)))

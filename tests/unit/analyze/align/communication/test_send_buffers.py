@@ -1,4 +1,4 @@
-"""Sends of hosts that wait for their receivers, told from those that are buffered."""
+"""Sends of hosts that wait for their receivers, distinguished from those that are buffered."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def sending_job(held):
 
 @pytest.mark.parametrize(("held", "waited_ms"), [(True, 4), (False, 0)], ids=["held", "buffered"])
 def test_a_sender_waits_for_a_late_receiver_where_sends_are_held(held, waited_ms):
-    """Fails when a sender's wait for a slow receiver is told as a slow wire, which no repair shortens."""
+    """Fails when a sender's wait for a slow receiver is reported as a slow wire, which no repair shortens."""
     trace = sending_job(held)
     windows = step_windows(trace)
     events = communication_events(trace, windows)

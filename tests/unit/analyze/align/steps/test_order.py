@@ -44,7 +44,7 @@ def ledger_of(trace):
     return windows, by_step
 
 
-def test_a_renumbered_step_is_left_out_and_told():
+def test_a_renumbered_step_is_left_out_and_reported():
     """Fails when its window is sought after those that follow it: half of the time was lost."""
     windows, _ = ledger_of(job(even(0, 1, 99, 3, 4)))
     assert windows.steps.tolist() == [0, 1, 3, 4]

@@ -31,7 +31,7 @@ def windows_of(lengths_ms):
 
 
 def test_what_comes_and_goes_costs_what_its_steps_are_longer():
-    """A user who reads the step times would find another cost than the one told."""
+    """A user who reads the step times would find another cost than the one reported."""
     lengths = [130, 134, 130, 134, 100, 102, 100, 102, 130, 134, 130, 134, 100, 102, 100, 102]
     longer = longer_steps(windows_of(lengths), [(0, 3), (8, 11)])
     assert longer[:2] == (8, 8)
@@ -53,7 +53,7 @@ def flags(pattern):
     return np.array([letter == "x" for letter in pattern])
 
 
-def test_two_things_that_come_and_go_are_told_apart():
+def test_two_things_that_come_and_go_are_separated():
     """What one of them costs would be charged to the other as well."""
     first = flags("xx..xx..xx..xx..xx..")
     second = flags("x.x...x.x.x.xx......")

@@ -20,7 +20,7 @@ def averaging_job(steps_of_rank=(2, 4), rounds=5, seq_of_second=None):
         rounds: How many there are; after the last one nobody ends another step.
         seq_of_second: Positions of the averages of the second rank; as the first rank's if None.
     """
-    steps, spans, averages, told = [], [], [], []
+    steps, spans, averages, reported = [], [], [], []
     for rank, each in enumerate(steps_of_rank):
         for at in range(rounds * each):
             turn, place = divmod(at, each)
@@ -30,14 +30,14 @@ def averaging_job(steps_of_rank=(2, 4), rounds=5, seq_of_second=None):
             row = {"rank": rank, "step": at, "start_ns": start_ns}
             steps.append({**row, "dur_ns": end_ns - start_ns, "tokens": 8})
             spans.append({**row, "dur_ns": 90, "kind": "forward", "microbatch": 0, "stage": -1})
-            told.append({"rank": rank, "step": at, "microbatch": 0, "tokens": at, "sum_sq": at})
+            reported.append({"rank": rank, "step": at, "microbatch": 0, "tokens": at, "sum_sq": at})
             if last:
                 seq = seq_of_second[turn] if rank and seq_of_second else turn
                 averages.append({"rank": rank, "step": at, "group_id": "all", "seq": seq,
                                  "start_ns": start_ns + 90, "end_ns": end_ns})  # fmt: skip
     ranks = list(range(len(steps_of_rank)))
     group = [{"group_id": "all", "ranks": ranks}]
-    tables = {"step": steps, "span": spans, "collective": averages, "microbatch": told}
+    tables = {"step": steps, "span": spans, "collective": averages, "microbatch": reported}
     tables["group"] = group
     trace = trace_of(origin="meshscope", ranks=tuple(ranks), **tables)
     return replace(trace, clocks=dict.fromkeys(ranks, "one"))
@@ -53,9 +53,9 @@ def test_rounds_are_the_steps_of_ranks_that_train_alone_in_between():
     assert found.frame("collective")["step"].tolist() == [0, 1, 2, 3, 4] * 2
     spans = found.frame("span")
     assert spans.loc[spans["rank"] == 1, "microbatch"].tolist() == [0, 1, 2, 3] * 5
-    told = found.frame("microbatch")
+    reported = found.frame("microbatch")
     for rank, each in ((0, 2), (1, 4)):
-        own = told[told["rank"] == rank]
+        own = reported[reported["rank"] == rank]
         assert own["microbatch"].tolist() == list(range(each)) * 5
         assert own["tokens"].tolist() == list(range(each * 5))
         assert own["step"].tolist() == [turn for turn in range(5) for _ in range(each)]

@@ -3,7 +3,7 @@
 from meshscope.analyze.align.steps.tail import led_anew, unrecorded_saves
 
 
-def test_a_change_of_the_optimizer_that_ends_steps_is_told():
+def test_a_change_of_the_optimizer_that_ends_steps_is_reported():
     """Fails when a long step before the change has no explanation, or a manifest of another form stops."""
     (limit,) = led_anew({0: {"annotations": {"steps.led_anew": [5]}}, 1: {"annotations": None}})
     assert "From step 5 on" in str(limit)

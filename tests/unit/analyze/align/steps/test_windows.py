@@ -134,7 +134,7 @@ def test_the_window_without_steps_begins_with_training():
     assert any("meshscope.probe.step()" in limit for limit in texts(windows.limits))
 
 
-def test_what_was_recorded_after_the_last_border_is_told():
+def test_what_was_recorded_after_the_last_border_is_reported():
     """Fails when most of a capture lies in no step, and nothing says so."""
     rows = steps(*((0, step, 10 * step, 10) for step in range(4)))
     updates = [{"kind": "optimizer", "start_ns": 41 + 10 * n, "dur_ns": 1} for n in range(20)]
@@ -156,7 +156,7 @@ def test_steps_with_their_own_clocks_do_not_overlap_on_the_common_line():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "told"),
+    ("lengths", "reported"),
     [
         ([50] * 8 + [1700, 50], True),
         ([50] * 8 + [60, 50], False),
@@ -165,7 +165,7 @@ def test_steps_with_their_own_clocks_do_not_overlap_on_the_common_line():
         ([50] * 5 + ([500] + [50] * 9) * 4, False),
     ],
 )
-def test_single_long_steps_in_the_mean_are_told(lengths, told):
+def test_single_long_steps_in_the_mean_are_reported(lengths, reported):
     """Fails when a step of compiling makes the mean what no step takes, and nothing says so."""
     ends = [sum(lengths[: place + 1]) for place in range(len(lengths))]
     rows = [
@@ -175,5 +175,5 @@ def test_single_long_steps_in_the_mean_are_told(lengths, told):
     limits = [
         limit for limit in texts(step_windows(trace_of(step=rows)).limits) if "median" in limit
     ]
-    assert bool(limits) == told
+    assert bool(limits) == reported
     assert all("8 (1.70 s)" in limit and "50.0 ms on average" in limit for limit in limits)

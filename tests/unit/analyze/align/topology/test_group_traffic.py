@@ -79,17 +79,17 @@ def test_a_name_against_the_layout_is_a_contradiction():
     """A wrong layout would be used without a word."""
     layout = ParallelLayout(tp=2, dp=2)
     group = [{"ranks": [0, 2], "description": "TENSOR_MODEL_PARALLEL_GROUP"}]
-    (told,) = contradictions(with_axes(trace_of(layout=layout, group=group)))
-    assert "TENSOR_MODEL_PARALLEL_GROUP" in str(told)
-    assert "along dp" in str(told)
+    (reported,) = contradictions(with_axes(trace_of(layout=layout, group=group)))
+    assert "TENSOR_MODEL_PARALLEL_GROUP" in str(reported)
+    assert "along dp" in str(reported)
 
 
 def test_sends_across_several_axes_are_a_contradiction():
     """A mesh in the wrong order would pass although stages talk across it."""
     layout = ParallelLayout(pp=2, dp=2)
     assert contradictions(trace_of(layout=layout, p2p=sends((0, 2), (2, 0)))) == []
-    (told,) = contradictions(trace_of(layout=layout, p2p=sends((0, 3), (0, 2))))
-    assert "1 of 2 pairs" in str(told)
+    (reported,) = contradictions(trace_of(layout=layout, p2p=sends((0, 3), (0, 2))))
+    assert "1 of 2 pairs" in str(reported)
 
 
 @pytest.mark.parametrize(("issue_ns", "axis"), [(50, "ep"), (150, "dp")])

@@ -1,4 +1,4 @@
-"""Tensor and data parallelism told by the passes in which groups reduce."""
+"""Tensor and data parallelism known from the passes in which groups reduce."""
 
 from itertools import pairwise, permutations
 
@@ -94,8 +94,8 @@ def test_a_mesh_without_any_name_is_found_again(sizes, order, sends_on_world):
 def test_the_share_in_the_forward_tells_the_axis(forward_share, axis):
     """A counter that every forward sums would be called tensor parallelism, or statistics of a batch."""
     found = traffic_axes(job(ParallelLayout(tp=2, dp=2), forward_share=forward_share))
-    told = found.get("(0, 1)")
-    assert (told.axis if told else None) == axis
+    reported = found.get("(0, 1)")
+    assert (reported.axis if reported else None) == axis
 
 
 def test_sequence_parallelism_counts_as_tensor_parallelism():

@@ -1,4 +1,4 @@
-"""Rings of context parallelism, told from pipelines by the passes in which they send."""
+"""Rings of context parallelism, distinguished from pipelines by the passes in which they send."""
 
 import pytest
 from tests.tables import trace_of

@@ -73,7 +73,7 @@ def test_a_later_statement_replaces_an_earlier_inference(stated):
 
 
 def test_kernels_count_as_stated(stated):
-    """A library that no rule knows could not be told from computation."""
+    """A library that no rule knows could not be distinguished from computation."""
     kernels = [
         {"name_id": name, "category": category, "start_ns": 0, "dur_ns": 5}
         for name, category in ((0, "compute"), (1, "unknown"), (1, "memcpy"), (2, "communication"))
@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused(stated, text, what):
     assert raised.value.remedy
 
 
-def test_another_number_of_ranks_or_mesh_is_told(stated):
+def test_another_number_of_ranks_or_mesh_is_reported(stated):
     """A topology file of another job would be used without a word."""
     first = apply_topology(four_ranks(), stated("[layout]\ntp = 2"))
     second = apply_topology(first, stated("[layout]\npp = 2\ndp = 4"))

@@ -25,7 +25,7 @@ def job(*faults, **settings):
     return SyntheticJob(faults=tuple(map(parse_fault, faults)), **given)
 
 
-def told(made):
+def reported(made):
     """Return the diagnosis of a job, and what each of its faults returns if it is repaired."""
     trace, truth = generate(made)
     gains = {one.fault.kind.value: one.removal_gain_ns / truth.step_time_ns for one in truth.faults}
@@ -42,7 +42,7 @@ def causes_of(result, *kinds):
 @pytest.mark.parametrize("layout", [LAYOUT, ParallelLayout(pp=4), ParallelLayout(dp=4)])
 def test_repairing_a_clock_returns_what_the_full_clock_does(factor, layout):
     """Fails when a new fan is promised to return more or less than it does."""
-    result, gains = told(job(f"clock_drop:rank=1,factor={factor}", layout=layout))
+    result, gains = reported(job(f"clock_drop:rank=1,factor={factor}", layout=layout))
     found = causes_of(result)
     assert list(found) == ["clock_throttle"]
     assert found["clock_throttle"].where == {"rank": 1, "host": "host0000"}
@@ -54,7 +54,7 @@ def test_repairing_a_clock_returns_what_the_full_clock_does(factor, layout):
 
 def test_a_clock_that_falls_late_costs_what_its_steps_do():
     """Fails when a device is billed for the steps before it ran hot."""
-    result, gains = told(job("clock_drop:rank=5,factor=1.5,first_step=5", steps=10))
+    result, gains = reported(job("clock_drop:rank=5,factor=1.5,first_step=5", steps=10))
     (cause,) = causes_of(result).values()
     # The samples at the border belong to both sides: half an interval in five steps of 70 ms.
     assert cause.removal_gain_frac == pytest.approx(gains["clock_drop"], abs=0.01)
@@ -66,7 +66,7 @@ def test_a_clock_that_falls_late_costs_what_its_steps_do():
 def test_a_rank_that_is_slow_for_two_reasons_has_both():
     """Fails when a slow host hides behind a slow clock, or is billed for it."""
     made = job("clock_drop:rank=5,factor=1.25", "slow_rank:rank=5,factor=1.4")
-    result, gains = told(made)
+    result, gains = reported(made)
     found = causes_of(result)
     clock, slow = found["clock_throttle"], found["straggler_rank"]
     assert clock.removal_gain_frac == pytest.approx(gains["clock_drop"], **EXACT)
@@ -83,7 +83,7 @@ def test_a_slow_clock_on_a_heavy_stage():
     # The optimizer would be scaled along with its stage.
     plain = Costs(optimizer_ns=0)
     made = job("clock_drop:rank=5,factor=1.25", "heavy_head:extra_ms=1.0", costs=plain)
-    result, gains = told(made)
+    result, gains = reported(made)
     found = causes_of(result, "clock_throttle", "stage_imbalance")
     clock = found["clock_throttle"].removal_gain_frac
     assert clock == pytest.approx(gains["clock_drop"], **EXACT)
@@ -98,7 +98,7 @@ def test_a_slow_clock_on_a_heavy_stage():
 def test_ranks_of_one_host_are_one_cause():
     """Fails when one broken fan is eight causes, none of which returns anything alone."""
     made = job("clock_drop:host=1,factor=1.3", layout=ParallelLayout(tp=2, dp=8), ranks_per_host=4)
-    result, gains = told(made)
+    result, gains = reported(made)
     (cause,) = causes_of(result).values()
     assert cause.where == {"ranks": [4, 5, 6, 7], "host": "host0001"}
     assert cause.removal_gain_frac == pytest.approx(gains["clock_drop"], **EXACT)
@@ -108,7 +108,7 @@ def test_many_hosts_stay_few_causes():
     """Fails when a hall without cooling takes as many replays as it has hosts."""
     faults = [f"clock_drop:rank={rank},factor=1.3" for rank in range(0, 12, 2)]
     made = job(*faults, layout=ParallelLayout(dp=16), ranks_per_host=2, steps=4)
-    result, _ = told(made)
+    result, _ = reported(made)
     clocks = [c for c in result.causes if c.kind == "clock_throttle"]
     assert sorted(len(c.where.get("ranks", [0])) for c in clocks) == [1, 1, 1, 1, 2]
     total = sum(c.share_frac for c in result.causes)
@@ -149,7 +149,7 @@ def test_a_clock_is_billed_for_no_more_than_its_peers_show():
 
 def test_without_an_agent_a_hot_device_is_a_slow_rank():
     """Fails when a reason is named that nobody saw."""
-    result, gains = told(job("clock_drop:rank=5,factor=1.3", sample_interval_ns=0))
+    result, gains = reported(job("clock_drop:rank=5,factor=1.3", sample_interval_ns=0))
     (cause,) = causes_of(result).values()
     assert (cause.kind, cause.where) == ("straggler_rank", {"rank": 5})
     assert cause.removal_gain_frac == pytest.approx(gains["clock_drop"], abs=5e-3)
@@ -164,7 +164,7 @@ def test_shares_sum_to_the_loss_and_waits_to_the_measured_wait():
         jitter_cv=0.02,
         wire_cv=0.05,
     )
-    result, _ = told(made)
+    result, _ = reported(made)
     account = result.waiting
     whole = account.bubble_ns + account.induced_ns + account.model_error_ns
     assert whole == pytest.approx(account.measured_ns, abs=1e-3)

@@ -42,7 +42,7 @@ def test_what_a_blocked_rank_loses_is_not_taken_for_long_sequences(layout):
     assert gain >= 0.02 * truth.step_time_ns
 
 
-def test_a_rank_blocked_in_one_direction_is_told_its_work_by_the_other():
+def test_a_rank_blocked_in_one_direction_is_reported_its_work_by_the_other():
     """A little blocking, hidden in unequal work, would be billed to the data of all replicas."""
     blocked = parse_fault("blocked_rank:rank=7,extra_ms=0.5,every=2")
     faults = (blocked, parse_fault("sequence:cv=0.4"))
@@ -110,8 +110,8 @@ def test_the_replica_of_a_slow_rank_is_late_for_its_sake():
     assert data == pytest.approx(true_gains(truth)["sequence"], abs=0.004)
 
 
-def test_more_work_and_a_slow_device_are_not_told_apart_without_another_rank():
-    """Fails when one of two explanations of the same record is told as if it were certain."""
+def test_more_work_and_a_slow_device_are_not_separated_without_another_rank():
+    """Fails when one of two explanations of the same record is reported as if it were certain."""
     faults = (parse_fault("slow_rank:rank=6,factor=1.05"), parse_fault("sequence:cv=0.3"))
     job = SyntheticJob(
         layout=ParallelLayout(dp=8),
@@ -126,16 +126,16 @@ def test_more_work_and_a_slow_device_are_not_told_apart_without_another_rank():
     (cause,) = [own for own in result.causes if own.kind == "sequence_imbalance"]
     low, high = cause.removal_gain_interval
     assert low < true_gains(truth)["sequence"] < cause.removal_gain_frac < high
-    (told,) = [own for own in result.findings if own.kind == "sequence_imbalance"]
-    assert f"as little as {100 * low:.1f} %" in str(told.evidence[-2])
+    (reported,) = [own for own in result.findings if own.kind == "sequence_imbalance"]
+    assert f"as little as {100 * low:.1f} %" in str(reported.evidence[-2])
 
 
 def squares_beyond_mean(trace):
     """Return by how much the longest replica exceeds the mean one."""
-    told = trace.frame("microbatch")
-    told["replica"] = told["rank"].map(lambda rank: trace.layout.coordinates(rank)["dp"])
-    told = told.drop_duplicates(["step", "microbatch", "replica"])
-    sums = told.groupby(["step", "replica"])["sum_sq"].sum().unstack()
+    reported = trace.frame("microbatch")
+    reported["replica"] = reported["rank"].map(lambda rank: trace.layout.coordinates(rank)["dp"])
+    reported = reported.drop_duplicates(["step", "microbatch", "replica"])
+    sums = reported.groupby(["step", "replica"])["sum_sq"].sum().unstack()
     return (sums.max(axis=1) / sums.mean(axis=1)).mean()
 
 
@@ -166,8 +166,8 @@ def test_lengths_of_sequences_tell_more_work_from_a_slow_device(layout, microbat
     data = causes["sequence_imbalance"]
     assert data.removal_gain_frac == pytest.approx(true["sequence"], abs=0.002)
     assert data.removal_gain_interval is None
-    (told,) = [own for own in result.findings if own.kind == "sequence_imbalance"]
-    lengths, longest = told.evidence
+    (reported,) = [own for own in result.findings if own.kind == "sequence_imbalance"]
+    lengths, longest = reported.evidence
     assert lengths.code == "sequence_imbalance.by_lengths"
     assert squares_beyond_mean(trace) == pytest.approx(longest.values["ratio"], abs=0.006)
 
@@ -196,15 +196,15 @@ def test_a_stage_whose_only_rank_is_slow_still_follows_its_lengths(pp):
     assert causes["straggler_rank"] == pytest.approx(true["slow_rank"], abs=0.002)
 
 
-def test_work_that_is_told_in_part_leaves_the_rest_to_the_ranks():
+def test_work_that_is_reported_in_part_leaves_the_rest_to_the_ranks():
     """Fails when data that no length tells, such as images, is noise because lengths are told."""
-    told, untold = parse_fault("sequence:cv=0.2"), parse_fault("sequence:cv=0.2,first_step=0")
+    reported, untold = parse_fault("sequence:cv=0.2"), parse_fault("sequence:cv=0.2,first_step=0")
     job = SyntheticJob(
         layout=ParallelLayout(pp=2, dp=2),
         steps=24,
         microbatches=8,
         jitter_cv=0.01,
-        faults=(told, untold),
+        faults=(reported, untold),
         tell_sequences=True,
     )
     trace, truth = generate(job)
@@ -226,7 +226,7 @@ def test_where_all_ranks_are_slow_each_is_compared_with_itself():
     account = measure(trace)
     work = place_work(trace, account.program, account.ledger)
     runs = steps_of_slow([0, 1], None)
-    told = Passes(trace, account.program.windows, account.ledger)
-    effect = sequence_effect(trace, account.program, told, work, runs)
+    reported = Passes(trace, account.program.windows, account.ledger)
+    effect = sequence_effect(trace, account.program, reported, work, runs)
     assert effect is not None
     assert np.isfinite(effect.effect_ns).all()

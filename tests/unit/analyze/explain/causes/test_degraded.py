@@ -1,4 +1,4 @@
-"""Slow groups and links are told from their like, also where they are slow at times."""
+"""Slow groups and links are distinguished from their like, also where they are slow at times."""
 
 import numpy as np
 import pandas as pd
@@ -123,7 +123,7 @@ def test_the_other_direction_of_a_link_is_no_other_place():
 
 
 def test_what_is_certain_of_one_direction_is_so_of_both():
-    """Fails when a link that is slow both ways is told as one direction."""
+    """Fails when a link that is slow both ways is reported as one direction."""
     factors = dict.fromkeys(PIPELINE, even)
     factors["1->7"] = lambda step: 9.0 if step < 5 else 1.0
     factors["7->1"] = lambda step: 9.0 if step == 0 else 1.0
@@ -146,7 +146,7 @@ def test_a_lone_link_that_is_slow_at_times_both_ways_is_named():
     ("there", "back", "slow"), [(1.7, 0.3, []), (1.7, 1.1, ["1->7"]), (4.0, 1.0, ["1->7"])]
 )
 def test_clocks_that_are_apart_make_no_slow_link(there, back, slow):
-    """Fails when what the clocks of two hosts are apart is told as a bad cable, or hides one."""
+    """Fails when what the clocks of two hosts are apart is reported as a bad cable, or hides one."""
     factors = dict.fromkeys(PIPELINE, even)
     factors |= {"1->7": lambda _step: there, "7->1": lambda _step: back}
     frame = sends(factors)
@@ -202,7 +202,7 @@ def test_a_group_that_is_slow_in_half_of_the_steps_is_compared_in_the_others():
 
 
 def test_a_group_that_is_slow_always_is_not_called_slow_at_times_for_its_noise():
-    """A link that is a third slower would be told as one that comes and goes."""
+    """A link that is a third slower would be reported as one that comes and goes."""
     frame = transfers({"0": even, "1": lambda step: 1.35, "2": even}, cv=0.15)
     (place,) = degraded_places(frame)
     assert place.step_frac == 1.0
@@ -222,7 +222,7 @@ def test_a_link_that_comes_and_goes_beside_slower_ones_is_degraded(groups):
 
 @pytest.mark.parametrize("often", [3, 4])
 def test_both_directions_of_such_a_link_are_one_place(often):
-    """One bad cable beside links with a lag would be told as two, or as slow always besides."""
+    """One bad cable beside links with a lag would be reported as two, or as slow always besides."""
     factors = dict.fromkeys(PIPELINE, lambda step: 40.0)
     factors |= dict.fromkeys(["1->7", "7->1"], lambda step: 80.0 if step % 6 < often else 1.5)
     (place,) = degraded_places(sends(factors, steps=36))

@@ -97,7 +97,7 @@ def test_stage_is_the_pipeline_coordinate():
 
 
 def test_a_step_unlike_that_of_all_peers_is_compared_with_none():
-    """Fails when a rank that repeats a part of a step is slow for it, or the step is not told."""
+    """Fails when a rank that repeats a part of a step is slow for it, or the step is not known."""
     job = Job(layout=ParallelLayout(dp=2), microbatches=1, steps=5)
     operations = programs(job, lambda kind, rank, step, microbatch: 10 * MS)
     again = next(op for op in operations[1] if op[0] == "collective" and op[1] == 3)
@@ -145,13 +145,13 @@ def test_ranks_that_issue_the_same_in_another_order_are_peers(swapped):
     assert table["excess_ns"].tolist() == pytest.approx([-10 * MS, 10 * MS])
 
 
-def test_slow_peers_are_told_apart_only_where_there_are_two():
+def test_slow_peers_are_separated_only_where_there_are_two():
     """Fails when what a lone slow rank costs changes, or nobody is left to compare ranks with."""
     work = placed_work(lambda kind, rank, step, microbatch: (14 if rank < 3 else 10) * MS)
     peers = Expected(peer_centre(work), None)
     assert among_healthy(work, peers, [0, 5]) is peers
-    told = among_healthy(work, peers, [0, 1, 2])
-    table = excess_by_rank(work, told.work_ns).set_index("rank")
+    reported = among_healthy(work, peers, [0, 1, 2])
+    table = excess_by_rank(work, reported.work_ns).set_index("rank")
     assert table["excess_ns"].tolist()[:3] == pytest.approx([16 * MS] * 3)
     all_slow = among_healthy(work, peers, [0, 1, 2, 3])
     assert np.array_equal(all_slow.work_ns, peers.work_ns)

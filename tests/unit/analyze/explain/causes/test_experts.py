@@ -1,4 +1,4 @@
-"""Ranks with popular experts are told from slow ones by what they send back."""
+"""Ranks with popular experts are distinguished from slow ones by what they send back."""
 
 import numpy as np
 import pandas as pd

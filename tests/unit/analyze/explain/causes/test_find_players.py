@@ -107,7 +107,7 @@ def sequences(seed, cv, layout):
     [CUBE, ParallelLayout(pp=4, dp=2), ParallelLayout(dp=4)],
     ids=["2x2x2", "pp4 dp2", "dp4"],
 )
-def test_unequal_sequences_are_told_from_jitter(layout):
+def test_unequal_sequences_are_distinguished_from_jitter(layout):
     """Data that can be packed better would be taken for noise, or for slow ranks."""
     job = Job(layout=layout, steps=12)
     found, _ = causes_of(capture(job, sequences(1, 0.3, layout)))

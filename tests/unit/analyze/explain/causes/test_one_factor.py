@@ -28,7 +28,7 @@ def is_slow(factor, at=1):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_device_that_slows_down_at_times_is_told(ranks):
+def test_a_device_that_slows_down_at_times_is_reported(ranks):
     """Beside one peer, a slow device would be called chance."""
     factor = np.ones((STEPS, PIECES, ranks))
     factor[SLOW, :, 1] = 2.5

@@ -141,9 +141,9 @@ def test_the_diagnosis_shows_expected_beside_measured():
     text = to_text(result)
     assert "Expected by the formulas" in text
     assert "+1.0 %" in text
-    told = diagnosis_to_json(result)
-    assert told["memory_expectation"]["unknown_because"] == ""
-    assert told["memory"][0]["expected_bytes"] > 0
+    reported = diagnosis_to_json(result)
+    assert reported["memory_expectation"]["unknown_because"] == ""
+    assert reported["memory"][0]["expected_bytes"] > 0
 
 
 def test_who_runs_out_first_and_when():

@@ -247,8 +247,8 @@ def test_experts_that_no_ranks_share_are_split_as_tensor_groups_are(experts):
     model = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 256, "seq_len": 32}
     model |= {"experts": experts, "experts_per_token": min(experts, 1)}
     trace = generate(SyntheticJob(layout=layout, steps=2))[0]
-    for told, may_have in ((None, True), (json.dumps(model), experts > 0)):
-        assert may_have_experts(replace(trace, run={**trace.run, "model": told})) == may_have
+    for reported, may_have in ((None, True), (json.dumps(model), experts > 0)):
+        assert may_have_experts(replace(trace, run={**trace.run, "model": reported})) == may_have
     found = megatron_order(layout, "pp-dp-tp-cp", None, has_experts=experts > 0)
     assert found == (Refusal.EXPERT_TENSORS if experts else "cp-tp-ep-dp-pp")
     # Orders in which tensor groups are neighbours do so in both meshes.
@@ -280,7 +280,7 @@ def test_an_order_that_megatron_core_refuses_is_said_to_be():
     assert "with these groups of experts: 0,2 1,3" in text
 
 
-def test_a_large_job_is_told_where_its_rank_file_is():
+def test_a_large_job_is_reported_where_its_rank_file_is():
     """Fails when the remedy of a job of many ranks ends without a word on where each rank goes."""
     layout = ParallelLayout(tp=2, pp=2, dp=32, order="tp-pp-dp-cp")
     large = SyntheticJob(layout=layout, microbatches=4, steps=3, ranks_per_host=64, costs=COSTS)

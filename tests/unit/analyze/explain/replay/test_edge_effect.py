@@ -13,7 +13,7 @@ def test_an_effect_is_added_where_it_is_and_nowhere_else():
 
 
 def test_a_part_counts_from_its_own_first_edge():
-    """Fails if work and wires of an effect are told apart at the wrong edge."""
+    """Fails if work and wires of an effect are separated at the wrong edge."""
     effect = edge_effect([5.0, 0.0, 6.0, 7.0, 0.0, 8.0])
     part = effect.part(2, 3)
     assert (part.edge.tolist(), part.ns.tolist()) == ([0, 1], [6.0, 7.0])

@@ -25,8 +25,8 @@ def seen(factor, tokens=None, ranks=range(4), steps=40, lengths=None, **nuisance
     )
     frame = job.frame().assign(chunk=0)
     if lengths is not None:
-        told = frame["step"].map(lengths)
-        frame = frame.assign(tokens=told, sum_sq=told**2)
+        reported = frame["step"].map(lengths)
+        frame = frame.assign(tokens=reported, sum_sq=reported**2)
     rows = [
         {"rank": rank, "step": step, "start_ns": 10 * step, "dur_ns": 10}
         | ({} if tokens is None else {"tokens": tokens(step)})
@@ -37,7 +37,7 @@ def seen(factor, tokens=None, ranks=range(4), steps=40, lengths=None, **nuisance
 
 
 @pytest.mark.parametrize("factor", [1.15, 1.5])
-def test_a_job_that_became_slower_is_told(factor):
+def test_a_job_that_became_slower_is_reported(factor):
     """Fails when all ranks take half as long again and no word is said."""
     verdict = seen(factor)
     assert verdict.slow_steps == ((25, 39),)
@@ -51,7 +51,7 @@ def test_more_tokens_explain_longer_steps():
 
 
 def test_longer_sequences_explain_longer_steps():
-    """Fails when what is told of each microbatch counts less than a step's tokens, which are constant here."""
+    """Fails when what is known of each microbatch counts less than a step's tokens, which are constant here."""
     assert seen(1.5, lambda _: 4000, lengths=lambda step: 6000 if step >= 25 else 4000) is None
     verdict = seen(1.5, lambda _: 4000, lengths=lambda _: 4000)
     assert verdict.slowdown == pytest.approx(0.5, abs=0.02)
@@ -69,7 +69,7 @@ def test_drift_of_a_healthy_job_is_no_change(seed):
 
 
 def test_a_single_rank_is_left_to_its_own_verdict():
-    """Fails when one fact is told twice."""
+    """Fails when one fact is reported twice."""
     frame = pd.DataFrame(
         {"rank": 0, "step": np.arange(30), "kind": "forward", "chunk": 0, "microbatch": 0}
     ).assign(dur_ns=1000)

@@ -147,7 +147,7 @@ def test_durations_that_say_nothing_are_refused(frame):
         detect(frame)
 
 
-def test_interleaved_chunks_are_told_apart():
+def test_interleaved_chunks_are_separated():
     """Microbatches of two chunks would be added up, and the odd one out be lost."""
     job = SlowRankJob(seed=46, layout=GRID, steps=12, faults=(Fault(rank=7, factor=1.1),))
     frame = job.frame().assign(chunk=0)
@@ -177,7 +177,7 @@ def test_three_steps_of_a_strong_fault_are_found(steps):
 
 
 @pytest.mark.parametrize("layout", [GRID, ParallelLayout(pp=4)], ids=str)
-def test_a_rank_that_is_slow_on_and_off_is_told_by_its_slow_steps(layout):
+def test_a_rank_that_is_slow_on_and_off_is_reported_by_its_slow_steps(layout):
     """Fails when healthy steps between the slow ones make the fault longer and smaller."""
     faults = [Fault(rank=2, factor=1.3, start=at, stop=at + 4) for at in (25, 33, 41)]
     (verdict,) = window(*faults, layout=layout, steps=60).suspects

@@ -63,8 +63,8 @@ def test_two_ranks_of_a_replica_that_pause_together_are_not_blamed():
 
 def test_pauses_that_all_ranks_have_point_at_none():
     """Fails when the unluckiest rank of a job with many stalls is blamed."""
-    assert chance_of_pauses(4, 20, accidents=0, told=60) < 2e-4
-    assert chance_of_pauses(4, 20, accidents=8, told=60) > 0.02
+    assert chance_of_pauses(4, 20, accidents=0, judged_steps=60) < 2e-4
+    assert chance_of_pauses(4, 20, accidents=8, judged_steps=60) > 0.02
     total = sum(
         chance_of_pauses(k, 9, 3, 50) - chance_of_pauses(k + 1, 9, 3, 50) for k in range(10)
     )

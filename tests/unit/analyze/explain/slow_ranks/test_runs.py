@@ -13,7 +13,7 @@ gains = st.lists(st.floats(-10, 10), min_size=1, max_size=9)
 
 
 @given(st.lists(st.booleans(), min_size=3, max_size=60), st.floats(0.1, 3.0), st.integers(0, 99))
-def test_clear_steps_are_told_one_by_one(slow, size, seed):
+def test_clear_steps_are_reported_one_by_one(slow, size, seed):
     """Fails when healthy steps between two runs, or a second run, go unseen."""
     truth = np.array(slow)
     noise = np.random.default_rng(seed).uniform(-0.02, 0.02, len(truth))

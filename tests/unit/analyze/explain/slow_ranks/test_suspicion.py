@@ -170,7 +170,7 @@ def test_a_capture_of_one_rank_is_judged_by_its_past():
     assert str(finding.claim).endswith("% slower in steps 25-39 than in its other steps")
 
 
-def test_all_ranks_slower_together_are_told():
+def test_all_ranks_slower_together_are_reported():
     """Fails when the step of a whole job grows by a third and nothing says so."""
     work = noisy(REPLICAS, lambda rank, step: step >= 25)
     result = diagnose(capture(Job(layout=REPLICAS, steps=40), work))

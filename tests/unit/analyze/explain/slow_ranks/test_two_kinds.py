@@ -1,4 +1,4 @@
-"""A rank without replicas that is slow at times, told by its own steps and by the other stages."""
+"""A rank without replicas that is slow at times, known from its own steps and by the other stages."""
 
 import numpy as np
 import pandas as pd

@@ -36,9 +36,9 @@ def test_a_small_job_is_given_the_usual_spread():
 def test_ranks_that_tell_the_work_add_their_own_differences():
     """The noise of a stage with a head would be taken for that of a slow rank."""
     layout = ParallelLayout(pp=2, dp=4)
-    plain, told = doubt(layout), doubt(layout, slope=1.5)
-    assert (told.lasting > plain.lasting).all()
-    assert told.wander == pytest.approx([SETTINGS.wander * np.sqrt(1 + 1.5**2)] * 8)
+    plain, reported = doubt(layout), doubt(layout, slope=1.5)
+    assert (reported.lasting > plain.lasting).all()
+    assert reported.wander == pytest.approx([SETTINGS.wander * np.sqrt(1 + 1.5**2)] * 8)
 
 
 def test_many_ranks_show_their_spread():

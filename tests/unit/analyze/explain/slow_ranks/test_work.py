@@ -73,12 +73,12 @@ def uneven(more=1.0, steps=12):
     step, rank, item = np.indices((steps, 4, 8)).reshape(3, -1)
     time = 1e3 * features[..., 0] + features[..., 1]
     time *= 1 + 0.01 * np.random.default_rng(8).standard_normal(time.shape)
-    told = {"tokens": features[..., 0].ravel(), "sum_sq": features[..., 1].ravel()}
+    reported = {"tokens": features[..., 0].ravel(), "sum_sq": features[..., 1].ravel()}
     keys = {"rank": rank, "step": step, "kind": "forward", "microbatch": item}
-    return pd.DataFrame({**keys, "dur_ns": time.ravel(), **told})
+    return pd.DataFrame({**keys, "dur_ns": time.ravel(), **reported})
 
 
-def test_more_work_that_is_told_is_no_slow_down():
+def test_more_work_that_is_reported_is_no_slow_down():
     """Fails when a replica with longer sequences is suspected, or nothing says how much more it has."""
     frame = uneven(more=1.3)
     verdict = detect(frame, ParallelLayout(dp=4)).of(2)
@@ -90,7 +90,7 @@ def test_more_work_that_is_told_is_no_slow_down():
     assert verdict.unequal_work_ns == pytest.approx(excess, rel=0.15)
 
 
-def test_equal_work_that_is_told_leaves_the_peers_as_they_are():
+def test_equal_work_that_is_reported_leaves_the_peers_as_they_are():
     """Fails when microbatches that are all alike count as a measure of unequal work."""
     frame = uneven().assign(tokens=4096.0, sum_sq=4096.0**2)
     assert detect(frame, ParallelLayout(dp=4)).of(2).evidence is Evidence.PEERS

@@ -42,7 +42,7 @@ def same_as_alone(tmp_path, frame, steps):
         {"step": 10, "rank": 1, "optype": "forward-compute", "seq_id": 2},
     ],
 )
-def test_a_step_with_something_missing_is_left_out_and_told(tmp_path, place):
+def test_a_step_with_something_missing_is_left_out_and_reported(tmp_path, place):
     """What was not recorded would count as fast, or end the analysis."""
     frame = without(job_frame(SHAPE), **place)
     assert mentions(read_job(write_frame(tmp_path, frame)), "1 step of 3", ": 10")
@@ -127,7 +127,7 @@ def test_unusable_rows_are_counted(tmp_path):
     assert mentions(read_job(write_frame(tmp_path, mixed)), f"2 of {len(mixed)} operations")
 
 
-def test_lengths_below_zero_are_told(tmp_path):
+def test_lengths_below_zero_are_reported(tmp_path):
     """Metrics of a file that cannot be right would look like those of any other."""
     frame = job_frame(SHAPE)
     assert not mentions(read_job(write_frame(tmp_path, frame)), "end before the start")
@@ -188,8 +188,8 @@ def test_operations_that_wait_for_each_other_are_refused(tmp_path):
         published_metrics(write_frame(tmp_path, frame))
 
 
-def test_the_meta_file_gives_the_sizes_and_its_absence_is_told(tmp_path):
-    """Sizes that nobody stated would be told as facts."""
+def test_the_meta_file_gives_the_sizes_and_its_absence_is_reported(tmp_path):
+    """Sizes that nobody stated would be reported as facts."""
     shape = JobShape(pp=2, dp=2, tp=4)
     known = read_job(write_job(tmp_path, shape))
     assert known.meta == {

@@ -54,7 +54,7 @@ def test_a_run_whose_source_is_not_what_was_ingested_is_refused(tmp_path, job, c
         find_job(ingested(tmp_path / "runs", job, **changes))
 
 
-def test_other_inputs_are_told_what_is_needed(tmp_path, job):
+def test_other_inputs_are_reported_what_is_needed(tmp_path, job):
     """Users of --compat on their own captures would see a traceback."""
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"traceEvents": []}))

@@ -12,7 +12,7 @@ from meshscope.probe.schema.errors import ConfigError
 splits = st.lists(st.integers(1, 12), min_size=2, max_size=8)
 
 
-def told(cost, total):
+def reported(cost, total):
     """Return the inferred layers as a list."""
     found = inferred_layers(np.array(cost, float), total)
     return None if found is None else found.tolist()
@@ -35,13 +35,13 @@ def told(cost, total):
 )
 def test_layers_are_judged_by_what_stages_cost(cost, total, layers):
     """Fails when an uneven split is taken for an even one, or a heavy head for layers."""
-    assert told(cost, total) == layers
+    assert reported(cost, total) == layers
 
 
 @pytest.mark.parametrize("cost", [[9, 8, 8, 7.5], [8, 5.5, 4.7, 8], [10, 8, 8, 8]])
 def test_costs_that_fit_no_layers_are_not_guessed(cost):
     """Fails when a split is made up for stages whose costs are no multiples of a layer."""
-    assert told(cost, 32) is None
+    assert reported(cost, 32) is None
     change = Change("layers", "9,8,8,7", is_fix=False)
     with pytest.raises(ConfigError, match="how many layers") as caught:
         stage_costs(np.array([cost], float), 4, change, 32)
@@ -51,7 +51,7 @@ def test_costs_that_fit_no_layers_are_not_guessed(cost):
 @given(splits, st.floats(0.1, 100))
 def test_a_judgement_has_the_layers_of_the_model(layers, layer_ns):
     """Fails when layers are lost or made by the judgement, or a stage would have none."""
-    found = told(np.array(layers) * layer_ns, sum(layers))
+    found = reported(np.array(layers) * layer_ns, sum(layers))
     if found is not None:
         assert sum(found) == sum(layers)
         assert min(found) > 0

@@ -193,7 +193,7 @@ def test_a_run_without_communication_has_no_prediction():
         predicted(capture(Job(layout=ParallelLayout(), steps=3), EVEN), fixes=["jitter"])
 
 
-def test_a_slow_rank_of_which_records_were_lost_is_told_by_its_durations():
+def test_a_slow_rank_of_which_records_were_lost_is_reported_by_its_durations():
     """Fails when a rank whose steps are like none of its peers' hides, and its cost is the schedule's."""
     layout = ParallelLayout(pp=2, dp=4)
     whole = capture(Job(layout=layout, microbatches=8, steps=5), slow({5: 1.4}))
@@ -203,10 +203,10 @@ def test_a_slow_rank_of_which_records_were_lost_is_told_by_its_durations():
     lost = mine & (numbered.groupby(["rank", "step"]).cumcount() == 2 + numbered["step"])
     assert lost.any()
     trace = whole.with_tables({"p2p": sends.filter(pa.array(~lost))})
-    told, known = diagnose(trace), diagnose(whole)
-    cause = next(cause for cause in told.causes if cause.where.get("rank") == 5)
+    reported, known = diagnose(trace), diagnose(whole)
+    cause = next(cause for cause in reported.causes if cause.where.get("rank") == 5)
     truth = next(cause for cause in known.causes if cause.where.get("rank") == 5)
     assert cause.removal_gain_frac == pytest.approx(truth.removal_gain_frac, rel=0.25)
     assert predicted(trace, fixes=["rank=5"]).gain_frac == pytest.approx(cause.removal_gain_frac)
-    slowdown = told.metrics["straggler_slowdown"]
+    slowdown = reported.metrics["straggler_slowdown"]
     assert slowdown == pytest.approx(1 / (1 - cause.removal_gain_frac), rel=1e-6)

@@ -140,13 +140,13 @@ def test_a_repair_returns_what_the_diagnosis_says_it_does():
     )
     account = measure(generate(job)[0])
     names = {"straggler_rank": "rank", "stage_imbalance": "stage"}
-    told = {}
+    reported = {}
     for cause in account.attribution.causes:
         where = names.get(cause.kind, "")
         if where in cause.where:
-            told[f"{where}={cause.where[where]}"] = cause.removal_gain_frac
+            reported[f"{where}={cause.where[where]}"] = cause.removal_gain_frac
         elif cause.kind in ("sequence_imbalance", "jitter"):
-            told[cause.kind] = cause.removal_gain_frac
-    assert {"rank=6", "sequence_imbalance"} <= told.keys()
-    found = {fix: predict(account, parse_changes([fix], [])).gain_frac for fix in told}
-    assert found == pytest.approx(told, abs=1e-9)
+            reported[cause.kind] = cause.removal_gain_frac
+    assert {"rank=6", "sequence_imbalance"} <= reported.keys()
+    found = {fix: predict(account, parse_changes([fix], [])).gain_frac for fix in reported}
+    assert found == pytest.approx(reported, abs=1e-9)

@@ -222,7 +222,7 @@ def test_stages_that_are_repaired_one_by_one_are_repaired_together():
     assert moved[0].tolist() == moved[1].tolist() == [[10.5, 9.5, 9.5, 8.5]]
 
 
-def test_the_order_of_repair_and_layers_is_told():
+def test_the_order_of_repair_and_layers_is_reported():
     """Fails when readers cannot tell whether the stage was repaired before its layers moved."""
     repair = StageRepair((Change("stage", "3", is_fix=True),), np.arange(4))
     setting = Change("layers", "8,8,8,8->9,8,8,7", is_fix=False)

@@ -1,4 +1,4 @@
-"""Which steps carry a cause: told by gaps in what it costs, and said in few words."""
+"""Which steps carry a cause: known from gaps in what it costs, and said in few words."""
 
 import numpy as np
 import pandas as pd

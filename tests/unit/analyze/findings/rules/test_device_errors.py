@@ -108,7 +108,7 @@ def test_devices_of_a_host_with_the_same_fault_are_one_finding(job):
 
 
 def test_a_pending_remap_is_a_warning(job):
-    """Fails when a row that waits for a reset stops the job, or is not told."""
+    """Fails when a row that waits for a reset stops the job, or is not known."""
     rows = [(1, {"time_ns": begin_of(job) + at, "remap_pending": True}) for at in range(3)]
     (finding,) = errors(with_rows(job, device_sample=rows))
     assert finding.severity == "warning"
@@ -126,7 +126,7 @@ def test_a_counter_that_was_reset_did_not_grow(job):
     assert "2 more uncorrected memory errors" in str(finding.claim)
 
 
-def test_without_ranks_of_devices_all_are_told(job):
+def test_without_ranks_of_devices_all_are_reported(job):
     """Fails when faults are kept back because no rank says on which device it runs."""
     (finding,) = errors(with_rows(job, joined=False, device_event=[xid(6, 119, 0)]))
     assert finding.where == {"host": "node1"}

@@ -104,7 +104,7 @@ def test_a_watchdog_that_gives_up_is_no_death_of_its_rank(status, kind):
 
 
 def test_a_kill_after_a_long_wait_for_somebody_else_is_a_hang():
-    """Fails when the first rank that an operator kills in a hung job is told as the reason."""
+    """Fails when the first rank that an operator kills in a hung job is reported as the reason."""
     ends = {rank: (30_500 + rank, SIGTERM, None) for rank in range(4)} | {
         3: (30_000, SIGKILL, None)
     }
@@ -146,7 +146,7 @@ ALL = range(4)
     ],
     ids=["interrupted", "terminated", "killed", "error", "unknown"],
 )
-def test_the_way_in_which_all_ended_is_told(ends, kind, severity, claim):
+def test_the_way_in_which_all_ended_is_reported(ends, kind, severity, claim):
     """Fails when the first word on a job that died is how its communication was."""
     found = ends_of(job(ends))
     assert [one.kind for one in found] == [kind] * (kind is not None)

@@ -34,7 +34,7 @@ def cause(share, gain):
     ],
 )
 def test_only_what_others_hide_is_called_hidden(share, gain, facts):
-    """Fails when a rank that nothing hides, or that returns something, is told as hidden."""
+    """Fails when a rank that nothing hides, or that returns something, is reported as hidden."""
     assert [str(fact) for fact in hidden_facts(cause(share, gain))] == facts
 
 
@@ -50,7 +50,7 @@ def test_only_what_others_hide_is_called_hidden(share, gain, facts):
     ],
 )
 def test_severity_follows_cost_and_certainty(cost, confidence, kind, grade):
-    """Someone would be woken for a guess, or a large loss would be told as a remark."""
+    """Someone would be woken for a guess, or a large loss would be reported as a remark."""
     finding = Finding(
         kind=kind,
         severity=Severity.CRITICAL,

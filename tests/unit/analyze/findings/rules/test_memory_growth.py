@@ -37,7 +37,7 @@ def growing(step):
     return GIB + step * GIB / 64
 
 
-def test_the_rank_its_pace_and_its_end_are_told():
+def test_the_rank_its_pace_and_its_end_are_reported():
     """Fails if a leak is found only when the job is killed for it."""
     finding = finding_of([steady, growing], capacity=4 * GIB)
     assert finding.where == {"rank": 1}

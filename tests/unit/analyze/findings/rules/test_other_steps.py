@@ -67,7 +67,7 @@ def test_the_interval_of_a_rank_that_is_late_outside_of_its_passes_is_of_these_s
 
 
 @pytest.mark.parametrize("block", [3, 5, 8])
-def test_blocks_of_slow_steps_are_told_in_a_job_without_any_noise(block):
+def test_blocks_of_slow_steps_are_reported_in_a_job_without_any_noise(block):
     """Fails when the steps of the one slow rank pass for the noise of all, and hide when it is slow."""
     found, _ = straggler(
         lambda rank, step: 10 * MS + 10 * MS * (rank == 1 and step // block % 2 == 1),

@@ -24,7 +24,7 @@ def found(layout, slow, by=3.0):
 
 
 @pytest.mark.parametrize(("slow", "words"), [({7}, "in step 7"), ({7, 13}, "in steps 7 and 13")])
-def test_a_rank_that_stood_still_is_told_with_its_steps(slow, words):
+def test_a_rank_that_stood_still_is_reported_with_its_steps(slow, words):
     """Fails when a tenth of the time is lost in one step and nothing says by whom."""
     kinds, (pause,) = found(PAIR, slow)
     assert kinds == ["host_stall"]
@@ -34,7 +34,7 @@ def test_a_rank_that_stood_still_is_told_with_its_steps(slow, words):
     assert pause.cost_frac == pytest.approx(share, abs=0.02)
 
 
-def test_what_all_ranks_lose_in_a_step_is_not_told_as_lost_by_one():
+def test_what_all_ranks_lose_in_a_step_is_not_reported_as_lost_by_one():
     """Fails when a step that is long on all ranks is called usual for all but one."""
     alone = noisy(PAIR, lambda rank, step: rank == 1 and step == 7, 3.0)
 
@@ -49,7 +49,7 @@ def test_what_all_ranks_lose_in_a_step_is_not_told_as_lost_by_one():
 
 
 def test_a_slow_rank_does_not_pause_besides():
-    """Fails when one cause is told twice."""
+    """Fails when one cause is reported twice."""
     kinds, paused = found(ParallelLayout(dp=4), set(range(14, 20)))
     assert kinds == ["straggler_rank"]
     assert not paused
@@ -63,7 +63,7 @@ def test_slow_steps_that_any_rank_may_have_by_chance_are_no_slow_rank(slow):
     assert pause.where["steps"] == [min(slow), max(slow)]
 
 
-def uneven(*faults, microbatches, told):
+def uneven(*faults, microbatches, reported):
     """Return a job of two replicas in whose data, or besides, something is unequal."""
     return SyntheticJob(
         layout=PAIR,
@@ -71,25 +71,25 @@ def uneven(*faults, microbatches, told):
         microbatches=microbatches,
         jitter_cv=0.01,
         seed=5,
-        tell_sequences=told,
+        tell_sequences=reported,
         faults=tuple(map(parse_fault, faults)),
     )
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_a_step_of_long_sequences_is_no_pause(told):
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_step_of_long_sequences_is_no_pause(reported):
     """Fails when the host is blamed for a step in which its rank has more work."""
-    job = uneven("sequence:cv=2.0,every=8", microbatches=2, told=told)
+    job = uneven("sequence:cv=2.0,every=8", microbatches=2, reported=reported)
     kinds = {finding.kind for finding in diagnose(generate(job)[0]).findings}
     assert "sequence_imbalance" in kinds
     assert "host_stall" not in kinds
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_a_slow_step_beside_unequal_sequences_is_no_matter_of_data(told):
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_slow_step_beside_unequal_sequences_is_no_matter_of_data(reported):
     """Fails when three times the work in all microbatches of a step passes for long sequences."""
     slow = "slow_rank:rank=1,factor=3,first_step=7,last_step=7"
-    trace, truth = generate(uneven(slow, "sequence:cv=0.3", microbatches=8, told=told))
+    trace, truth = generate(uneven(slow, "sequence:cv=0.3", microbatches=8, reported=reported))
     (pause,) = (one for one in diagnose(trace).findings if one.kind == "host_stall")
     assert (pause.where["rank"], pause.where["steps"]) == (1, [7, 7])
     gain = truth.faults[0].removal_gain_ns / truth.step_time_ns

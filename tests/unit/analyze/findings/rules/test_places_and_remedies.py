@@ -101,7 +101,7 @@ def test_a_link_that_is_slow_at_times_says_when():
     assert found.claim.endswith("as on the others in steps 4-10")
 
 
-def test_a_stage_that_is_heavy_at_times_is_told_for_these_steps():
+def test_a_stage_that_is_heavy_at_times_is_reported_for_these_steps():
     """Fails when layers are moved for what comes and goes, or the excess is spread over all steps."""
     layout = ParallelLayout(pp=4, dp=2)
     always = findings_of(trace_with("slow_stage:stage=2,factor=1.3", layout=layout))
@@ -339,4 +339,4 @@ def test_every_finding_about_time_has_its_steps():
         found.kind: found.where.get("steps") for found in diagnose(trace_with(*faults)).findings
     }
     assert steps.keys() >= {"data_stall", "stage_imbalance"}
-    assert all(told == [0, 19] for told in steps.values()), steps
+    assert all(reported == [0, 19] for reported in steps.values()), steps

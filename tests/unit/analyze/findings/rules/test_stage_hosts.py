@@ -23,7 +23,7 @@ def stage_finding(ranks_per_host, fault="slow_stage:stage=2,factor=1.5"):
     return found
 
 
-def test_a_stage_that_is_a_host_is_told_as_either():
+def test_a_stage_that_is_a_host_is_reported_as_either():
     """Fails when layers are moved away from a stage whose host is slow, or nothing says that it may be."""
     found = stage_finding(2)
     assert found.where["stage"] == 2
@@ -68,5 +68,5 @@ def test_a_slow_host_that_is_a_stage_has_its_own_price(dp, first_step):
     (cause,) = (own for own in result.causes if own.kind == "stage_imbalance")
     assert cause.gain_as_host_frac == pytest.approx(true_gain, abs=0.005)
     (found,) = (own for own in result.findings if own.kind == "stage_imbalance")
-    told = values_of(found.evidence, "stage_or_host.gain")
-    assert told["gain"] == cause.gain_as_host_frac > 1.4 * cause.removal_gain_frac
+    reported = values_of(found.evidence, "stage_or_host.gain")
+    assert reported["gain"] == cause.gain_as_host_frac > 1.4 * cause.removal_gain_frac

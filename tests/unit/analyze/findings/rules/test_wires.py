@@ -60,7 +60,7 @@ def test_a_whole_axis_that_is_slow_at_times_names_the_steps_and_no_link():
 
 
 def test_slow_links_that_are_no_causes_of_their_own_are_listed():
-    """Fails when the fourth and fifth bad link are told as the weather of their axis."""
+    """Fails when the fourth and fifth bad link are reported as the weather of their axis."""
     links = [(0, 4, 3.0), (1, 5, 2.5), (2, 6, 2.2), (3, 7, 2.1), (4, 8, 2.0)]
     _, found = diagnosed(*(slow(rank=a, peer=b, extra_ms=ms) for a, b, ms in links))
     named = {one.where["link"] for one in found if one.kind == "slow_link"}
@@ -76,7 +76,7 @@ def test_even_wires_have_no_finding():
 
 
 def test_wires_that_are_always_slow_are_not_uneven():
-    """Fails when what is only exposed is told twice."""
+    """Fails when what is only exposed is reported twice."""
     assert diagnosed(slow(extra_ms=3.0))[1] == []
 
 

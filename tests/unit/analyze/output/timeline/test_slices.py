@@ -100,7 +100,7 @@ def test_a_host_wait_covers_the_span_around_it():
 
 
 @pytest.mark.parametrize(("count", "words"), [(5_253_120, ", 5.01 MiB"), (0, "")])
-def test_a_size_is_told_as_everywhere_else(count, words):
+def test_a_size_is_reported_as_everywhere_else(count, words):
     """Fails when one transfer has 5253120 bytes in a bar and 5.01 MiB below it, or an unknown size is 0."""
     step = step_slices(_trace(step=[STEP], collective=[{**REDUCE, "size_bytes": count}]), 4)
     assert f"waiting for all-reduce over TP{words}" in step.slices["text"].tolist()

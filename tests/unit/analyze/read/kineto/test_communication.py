@@ -47,7 +47,7 @@ def joined(trace):
     return [(row["group_id"], row["kind"], row["members_present"]) for row in rows]
 
 
-def test_hashed_group_names_are_told_apart_by_their_members(tmp_path):
+def test_hashed_group_names_are_separated_by_their_members(tmp_path):
     """Groups of recent versions have hashes for names: data and tensor groups would be mixed."""
     name = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
     files = {

@@ -90,7 +90,7 @@ def test_a_cut_rank_with_all_steps_of_the_others_stays(tmp_path):
     assert used(import_trace(tmp_path)) == ([0, 1], [5, 6])
 
 
-def test_ranks_with_other_steps_are_told_apart(tmp_path):
+def test_ranks_with_other_steps_are_separated(tmp_path):
     """Fails when the error asks for a whole step, while all that were recorded are whole."""
     write_rank(tmp_path / "rank0.json", steps_of(5, 2), rank=0, world_size=2)
     write_rank(tmp_path / "rank1.json", steps_of(7, 2), rank=1, world_size=2)

@@ -1,4 +1,4 @@
-"""Files of several jobs in one folder are told apart, or refused."""
+"""Files of several jobs in one folder are separated, or refused."""
 
 import json
 

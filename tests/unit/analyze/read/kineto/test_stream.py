@@ -193,7 +193,7 @@ def test_a_cut_in_the_text_loses_no_event_before_it():
         assert len(stream(text[: ends[number] - 1])[0]) == number
 
 
-def test_the_place_of_a_cut_is_told(tmp_path):
+def test_the_place_of_a_cut_is_reported(tmp_path):
     """The reader of a report would take the part for the whole."""
     text = text_of("compact")
     (tmp_path / "rank3.json").write_bytes(text[: len(text) // 2])
@@ -219,7 +219,7 @@ def test_keys_behind_a_cut_are_not_believed():
     assert "missing.header_after_events" in codes(found.notes)
 
 
-def test_a_missing_checksum_is_told():
+def test_a_missing_checksum_is_reported():
     """A file that was still being copied would pass for a verified one."""
     found = read(gzip.compress(text_of("plain"))[:-5])
     assert found.tables["kernel"].num_rows == COUNT

@@ -40,31 +40,31 @@ BLOCKS = st.lists(
 
 def one_by_one(trace, blocks):
     """Return what is in use by category at the end, and category of each change."""
-    live, told = {}, []
+    live, reported = {}, []
     for action in trace:
         if action is None:
             continue
         address = {None: -1, "0x4": 4}.get(action["addr"], action["addr"])
         if action["action"] == "alloc":
             live[address] = int(categories([action["frames"]])[0])
-            told.append(live[address])
+            reported.append(live[address])
         elif action["action"] == "free_completed":
-            told.append(live.pop(address, UNKNOWN))
+            reported.append(live.pop(address, UNKNOWN))
         elif action["action"] in ("segment_alloc", "segment_unmap"):
-            told.append(CATEGORIES.index("other"))
+            reported.append(CATEGORIES.index("other"))
     at_end = [0] * (UNKNOWN + 1)
     for block in blocks:
         at_end[live.get(block.address, block.category)] += block.requested
-    return at_end, told
+    return at_end, reported
 
 
 @given(ACTIONS, BLOCKS)
 def test_columns_tell_what_single_actions_tell(trace, blocks):
     """Memory would be booked to another purpose, or to one freed long ago."""
     history = History.of(trace, blocks)
-    at_end, told = one_by_one(trace, blocks)
+    at_end, reported = one_by_one(trace, blocks)
     assert history.at_end.tolist() == at_end
-    assert history.category.tolist() == told
+    assert history.category.tolist() == reported
     assert len(history.failures) == sum(one is not None and one["action"] == "oom" for one in trace)
 
 
@@ -80,5 +80,5 @@ def test_the_end_is_what_is_in_use(trace, blocks):
 def test_the_innermost_frame_that_tells_wins():
     """An optimizer's states would be booked as activations, or as unknown."""
     names = [*CATEGORIES, "unknown"]
-    told = [names[place] for place in categories([*STACKS, STEP + FORWARD]).tolist()]
-    assert told == ["unknown", "activations", "optimizer", "other", "optimizer", "optimizer"]
+    reported = [names[place] for place in categories([*STACKS, STEP + FORWARD]).tolist()]
+    assert reported == ["unknown", "activations", "optimizer", "other", "optimizer", "optimizer"]

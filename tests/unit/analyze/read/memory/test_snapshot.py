@@ -135,7 +135,7 @@ def test_stacks_of_blocks_serve_where_no_action_allocated_them(tmp_path):
     }
 
 
-def test_failed_allocations_are_told(tmp_path):
+def test_failed_allocations_are_reported(tmp_path):
     """The reason for which most snapshots are made would not be mentioned."""
     failed = action("oom", 0, 64 << 20, 30, device_free=32 << 20)
     trace = import_trace(write(tmp_path / "rank0.pickle", AT_END, [*HISTORY, failed]))
@@ -143,7 +143,7 @@ def test_failed_allocations_are_told(tmp_path):
     assert said(trace, "scope.failed_allocations") == failures
 
 
-def test_the_fullest_device_is_told_and_the_others_are_named(tmp_path):
+def test_the_fullest_device_is_reported_and_the_others_are_named(tmp_path):
     """The memory of two devices would be added up as one."""
     segments = [segment(block(0, 5), total=10), segment(block(0, 70), total=80, device=1)]
     trace = import_trace(write(tmp_path / "rank0.pickle", segments, [], []))

@@ -40,7 +40,7 @@ def moments(trace):
 
 
 def test_the_peak_the_end_and_their_categories_are_kept(tmp_path):
-    """The memory of a job would be told by its end, when the activations are gone."""
+    """The memory of a job would be known from its end, when the activations are gone."""
     path = tmp_path / "rank3.raw.json.gz"
     path.write_bytes(gzip.compress(json.dumps(EVENTS).encode()))
     trace = import_trace(path)

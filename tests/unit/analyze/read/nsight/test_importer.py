@@ -79,7 +79,7 @@ def test_every_table_is_as_declared(tmp_path):
     "name", ["iteration 7", "Iteration7", "step_7", "train step #7", "ProfilerStep#7"]
 )
 def test_ranges_that_number_steps_are_the_steps(tmp_path, name):
-    """Work would not be told apart by step, or a part of a step would be one."""
+    """Work would not be distinguished by step, or a part of a step would be one."""
     export = Export().nvtx(name, 0, 1000).nvtx("step 9 forward", 0, 10).nvtx("layer 3", 0, 10)
     export.kernel("k", 1500, 1600, launch=900).kernel("later", 1700, 1800, launch=1200)
     trace = read(tmp_path, export)
@@ -121,7 +121,7 @@ def test_model_ranges_are_carried_to_the_device(tmp_path):
     ]
 
 
-def test_operators_are_told_from_annotations(tmp_path):
+def test_operators_are_distinguished_from_annotations(tmp_path):
     """Kernels would not be traced back to what launched them."""
     export = Export().nvtx("outer", 0, 100)
     export.nvtx("aten::linear, seq = 4, sizes = [[2, 3]]", 10, 50).nvtx("aten::addmm", 20, 40)
@@ -327,7 +327,7 @@ def test_views_are_never_evaluated(tmp_path):
     assert len(import_trace(path).frame("kernel")) == 1
 
 
-def test_graphs_traced_as_a_whole_are_told(tmp_path):
+def test_graphs_traced_as_a_whole_are_reported(tmp_path):
     """What a graph computed would be missing from the busy time without a word."""
     export = Export().activity("GRAPH_TRACE", 10, 60, graphId=1, graphExecId=2)
     trace = read(tmp_path, export)
