@@ -11,6 +11,7 @@ from dash import html
 _LEAST_CELLS = 40
 """Of a table whose cells the browser makes."""
 _TEXT = (str, int, float)
+_NAMED = {"children", "title", "className"}
 
 
 def plain_rows(rows: Sequence[Sequence[Any]], numeric_from: int, marked: int) -> str | None:
@@ -37,7 +38,7 @@ def _plain(cell: Any) -> str | list[str] | None:
     if isinstance(cell, _TEXT):
         return str(cell)
     if isinstance(cell, html.Span) and isinstance(cell.children, str):
-        named = cell.to_plotly_json()["props"]
-        if named.keys() <= {"children", "title", "className"}:
+        named = {name: vars(cell)[name] for name in cell.available_properties if name in vars(cell)}
+        if named.keys() <= _NAMED:
             return [cell.children, named.get("title", ""), named.get("className", "")]
     return None

@@ -224,12 +224,13 @@ def table(
         )
 
     made = plain_rows(rows, numeric_from, marked)
+    given: dict[str, Any] = {"data-rows": made}
     return html.Div(
         html.Table(
             [
                 html.Thead(row(columns, html.Th)),
                 # A key of its own: what the browser made must not stay in the body of another table.
-                html.Tbody(key="made", **{"data-rows": made})
+                html.Tbody(key="made", **given)
                 if made
                 else html.Tbody(
                     [
