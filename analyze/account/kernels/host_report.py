@@ -12,7 +12,7 @@ from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.intervals import intersect, pair, subtract, total_length, union
 from ...tables.trace import Trace, ranks_to_look_at
-from .host_table import STEP_MARK, own_times
+from .host_table import STEP_MARK, own_times, recorded_steps
 
 OPERATOR, CALL, ANNOTATION, NOTHING = "operator", "call", "annotation", "nothing"
 _TIMES = ["name_id", "thread", "start_ns", "dur_ns"]
@@ -51,7 +51,7 @@ def host_report(trace: Trace, windows: StepWindows) -> HostReport | None:
         names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
         note = note[(note["device"] < 0) & ~_named(note, names).str.startswith(STEP_MARK)]
         calls = trace.rank_frame("runtime_call", rank, ["start_ns", "dur_ns"])
-        steps = _recorded(windows.intervals_of(rank), op, note)
+        steps = recorded_steps(windows.intervals_of(rank), op, note)
         left = steps
         for kind, rows in ((OPERATOR, op), (CALL, calls), (ANNOTATION, note)):
             inside = union(_intervals(rows))
@@ -69,14 +69,6 @@ def host_report(trace: Trace, windows: StepWindows) -> HostReport | None:
 
 def _named(rows: pd.DataFrame, names: pd.Series) -> pd.Series:
     return rows["name_id"].map(names).fillna("unknown").astype(str)
-
-
-def _recorded(steps: IntArray, *events: pd.DataFrame) -> IntArray:
-    """Return the steps that an event overlaps: of a job, few steps are traced in depth."""
-    recorded = union(np.concatenate([_intervals(rows) for rows in events]))
-    at, end = np.searchsorted(recorded[:, 1], steps[:, 0], side="right"), steps[:, 1]
-    begins = np.append(recorded[:, 0], np.iinfo(np.int64).max)[at]
-    return union(steps[begins < end])
 
 
 def _own_times(op: pd.DataFrame, steps: IntArray) -> pd.Series:
