@@ -45,6 +45,7 @@ from .paths import LastAccount, StepPath, step_path
 from .plain_json import plain_json
 from .replays import Replays
 from .run_entry import RunEntry, ready_entry
+from .typical import typical_step
 
 STANDSTILL = ENDS
 """Findings about a job that did not go on."""
@@ -270,6 +271,13 @@ def placement(run: LoadedRun) -> dict[str, Any]:
         )
 
     return run._computed_once("placement", compute)
+
+
+def usual_step(run: LoadedRun) -> int:
+    """Return the step that stands for all; a view asks for it many times."""
+    if "usual_step" not in run._kept:
+        run._kept["usual_step"] = typical_step(run.diagnosis, run.steps)
+    return int(run._kept["usual_step"])
 
 
 def is_slow_to_compare(run: LoadedRun) -> bool:
