@@ -28,6 +28,7 @@ from meshscope.analyze.output.timeline.slices import (
 )
 from meshscope.analyze.output.timeline.unfinished import last_step
 from meshscope.analyze.tables.results import ENDS
+from meshscope.analyze.tables.unused_memory import release_unused
 from meshscope.analyze.wording.limits import limit_text
 from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
@@ -40,7 +41,6 @@ from .kept_analysis import Kept
 from .kept_pages import KeptPages
 from .kept_path import path_from_json, path_to_json
 from .mesh import rank_step_matrix
-from .object_memory import release_unused
 from .paths import LastAccount, StepPath, step_path
 from .plain_json import plain_json
 from .replays import Replays
