@@ -190,6 +190,12 @@ def rows_by_rank(path: Path) -> Counter[int]:
     return found
 
 
+def steps_of_ranks(path: Path, ranks: Collection[int]) -> int:
+    """Return how many steps some ranks have together, as their list of segments says; nothing is read for it."""
+    files = read_list(path / FOLDER).tables.get("step", ())
+    return sum(file.rank_rows.get(rank, 0) for file in files for rank in ranks)
+
+
 def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:
     return RunDirectoryError(
         message("refused.no_whole_rank", rank=min(damaged), damage=damaged[min(damaged)]),

@@ -24,7 +24,6 @@ from meshscope import commands
 
 from .commands.gate_verbs import CHECK, GateGroup
 from .commands.output import say
-from .commands.quick_dataclasses import quick_dataclasses
 from .commands.starting import PlainCommand, PlainGroup, load_numpy_with_one_thread, only_the_verb
 from .commands.usage import UsageError, usage_words
 
@@ -52,7 +51,6 @@ def _reading(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def begin(*arguments: object, **options: object) -> None:
-        quick_dataclasses()
         load_numpy_with_one_thread()
         from meshscope.analyze.pandas_at_first_use import pandas_at_first_use
 
