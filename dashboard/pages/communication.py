@@ -177,6 +177,9 @@ def _pairs(pairs: Sequence[Pair]) -> Component:
         )
     sent = sum(pair.total_bytes for pair in pairs)
     ranks = {end for pair in pairs for end in pair[:2]}
+    if not sent:
+        why = f"{len(ranks)} ranks sent messages; the capture has no sizes."
+        return card(title, [empty("Sizes not recorded", why)])
     caption = f"{len(ranks)} ranks sent {units.size(sent)} in messages."
     if (each := pair_ranks_each(pairs)) > 1:
         caption += f" A cell shows the worst pair of {each} by {each} ranks."

@@ -169,6 +169,8 @@ def _ranks(run: LoadedRun, state: ViewState, found: dict[str, Any]) -> Component
     # When a job is over, nobody waits, and all were seen to the end.
     told = [at for at in range(len(columns)) if any(row[at] != _NONE for row in cells)]
     columns, cells = [columns[at] for at in told], [[row[at] for at in told] for row in cells]
+    if cells and len(columns) == 1:
+        note = "Scores, hosts and last records are unknown."
     drawn = table(columns, cells, numeric_from=2, marked=int(is_marked))
     return card("Ranks", [drawn], note=note)
 
