@@ -8,7 +8,7 @@ import pandas as pd
 from meshscope.analyze.output.json.collectives import _arrivals, _arrivals_by_group
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.figures.trend import trend_figure
-from meshscope.dashboard.pages.communication import _pairs
+from meshscope.dashboard.pages.communication import _bandwidths, _pairs
 from meshscope.dashboard.store import RunStore
 
 
@@ -52,3 +52,23 @@ def test_few_steps_have_no_fractions_at_the_axis():
     assert trend_figure(rows).layout.xaxis.tickvals == (1, 2)
     many = [{"step": step, "step_ns": 10**6, "mfu": None} for step in range(40)]
     assert trend_figure(many).layout.xaxis.tickvals is None
+
+
+def test_a_lone_group_is_not_compared_with_itself():
+    """Fails when the only group of its kind is "at 100 % of the fastest such group"."""
+    row = {"axis": "dp", "kind": "all_reduce", "size_from_bytes": 1 << 20, "count": 3}
+    row |= {"median_bytes_per_s": 1e9, "of_best_frac": 0.9, "of_like_frac": 1.0}
+    row |= {"of_ceiling_frac": None, "best_bytes_per_s": 1.1e9, "hosts": 1}
+    alone = str(_bandwidths([row | {"group_id": "0"}]))
+    assert "none is compared with another" in alone
+    assert "100 %" not in alone
+    two = str(_bandwidths([row | {"group_id": "0"}, row | {"group_id": "1", "of_like_frac": 0.5}]))
+    assert "group 1 (DP all_reduce) at 50 % of the fastest such group" in two
+
+
+def test_the_end_of_a_job_is_not_now(runs_dir):
+    """Fails when three recorded steps are called the last ten, or a trace of long ago what is now."""
+    text = str(page_of(RunStore(runs_dir), "/run/job/live", ""))
+    assert "median of the last 3 steps" in text
+    assert "Step time at the end" in text
+    assert "Step time now" not in text
