@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from meshscope.probe.schema.terms import Axis
-from meshscope.reference_trainer.replica.gradient_buckets import split_into_buckets
-from meshscope.reference_trainer.replica.master_weights import MasterWeights
+from meshscope.reference_trainer.replica.gradient_wire import split_into_buckets
+from meshscope.reference_trainer.replica.optimizer import MasterWeights
 
 
 def masters_of(model, group, comm, *, dtype=torch.float32, sharded=True):

@@ -1,18 +1,40 @@
-"""Extra time in parts of the model: a stage that has more to do than the others.
+"""Faults inside the model: a stage that has more to do, an expert that the routers prefer.
 
-The time is added behind the part in the forward, and twice as much in front of
+A preferred expert changes what is trained, unlike other faults, as a router that has collapsed does.
+
+The time of a stage is added behind a part in the forward, and twice as much in front of
 its backward, as more layers or more rows would do. On a CPU it is slept, so it
 belongs to the emulated devices of ``pace.py``; a GPU spends it in matrix products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from torch import Tensor, nn
 
+from ..model.moe import MoeMlp
 from ..model.pace import BACKWARD_FACTOR, Border, PartRunner
+
+
+class RouterBias:
+    """What is added to the scores of the routers of this rank."""
+
+    def __init__(self) -> None:
+        self._layers: list[MoeMlp] = []
+
+    def attach(self, stage: nn.Module) -> None:
+        """Take the routers of a stage."""
+        self._layers += [module for module in stage.modules() if isinstance(module, MoeMlp)]
+
+    def set(self, bias: Mapping[int, float]) -> None:
+        """Add to the scores of some experts, and nothing to those of the others."""
+        for layer in self._layers:
+            layer.routing_bias.zero_()
+            for expert, score in bias.items():
+                layer.routing_bias[expert].fill_(score)
+
 
 Spend = Callable[[str, int, float], None]
 """Spends the extra time of a part ("embed", "layers" or "head") with a microbatch, so many times."""

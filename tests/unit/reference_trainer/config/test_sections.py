@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.reference_trainer.config.checkpoint_config import CheckpointConfig
+from meshscope.reference_trainer.config.sections import CheckpointConfig
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from meshscope.reference_trainer.config.config import (
     TrainConfig,
     TrainerConfig,
 )
+from meshscope.reference_trainer.config.parallel_config import DataParallelConfig, MemoryConfig
 from meshscope.reference_trainer.config.presets import load_config
-from meshscope.reference_trainer.config.replica_config import DataParallelConfig, MemoryConfig
 
 
 @pytest.mark.parametrize(

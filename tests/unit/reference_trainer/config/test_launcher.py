@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.reference_trainer.config.slurm import first_host, torchrun_environment
+from meshscope.reference_trainer.config.launcher import first_host, torchrun_environment
 
 TASK = {
     "SLURM_JOB_ID": "41007",

@@ -7,7 +7,11 @@ import pytest
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.config.config import ModelConfig, ScheduleConfig, TrainerConfig
-from meshscope.reference_trainer.config.split_config import ContextConfig, MoeConfig, TensorConfig
+from meshscope.reference_trainer.config.parallel_config import (
+    ContextConfig,
+    MoeConfig,
+    TensorConfig,
+)
 
 
 @pytest.mark.parametrize(
