@@ -60,7 +60,7 @@ One record goes this way, from the hook to the page:
 |---|---|
 | a collective is issued; the hook takes two times | `probe/hooks/collectives.py` |
 | the record lies in the ring, which outlives the process | `probe/recording/recorder.py`, `probe/recording/ring.py` |
-| a thread drains the ring into segments | `probe/recording/drain.py`, `probe/recording/writer.py` |
+| a thread drains the ring into segments | `probe/recording/ring.py`, `probe/recording/writer.py` |
 | the segments of all ranks become declared tables | `probe/reader/run.py`, `probe/schema/tables.py` |
 | clocks, axes and steps are aligned; the capture is opened | `analyze/load/load.py`, pass by pass as `analyze/load/passes.py` lists them |
 | members of one collective are matched | `analyze/align/communication/matching.py` |
@@ -76,7 +76,7 @@ To add one:
 | reader of a format | a folder in `analyze/read/`, a record in `analyze/read/formats.py` and one in `analyze/tables/capabilities.py`, `tests/fuzz/seeds.py`, `docs/inputs.md` |
 | finding | a value in `probe/schema/terms.py`, a file in `analyze/findings/rules/`, the list in its `__init__.py`, `docs/glossary.md` |
 | error | `message("refused.CODE", …)` where it is raised, its sentence in `probe/schema/errors.toml` |
-| schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, its record in `schedule_records.py` there, its name in `reference_trainer/config/parallel_config.py`, `docs/glossary.md` |
+| schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, its record in `schedule_records.py` there, its name in `reference_trainer/config/schedule_config.py`, `docs/glossary.md` |
 | page | a file in `dashboard/pages/`, the lists in `dashboard/callbacks.py` and `dashboard/api.py`, `docs/dashboard.md` |
 """
 

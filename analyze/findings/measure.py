@@ -7,7 +7,7 @@ from typing import cast
 import pandas as pd
 
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import CaptureLevel, StepDetail, TimeSource
 
 from ..account.bubble import pipeline_bubble

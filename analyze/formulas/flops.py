@@ -21,8 +21,7 @@ from meshscope.probe.schema.model import (
     describe_model,
 )
 from meshscope.probe.schema.model import flops_per_token as flops_of_description
-from meshscope.probe.schema.model.conventions import head_flops, layer_flops
-from meshscope.probe.schema.model.parameters import total_parameters
+from meshscope.probe.schema.model.counts import head_flops, layer_flops, total_parameters
 
 from ..wording.limits import Limit
 from ..wording.message import Text, message

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import product
 
 from meshscope.probe.schema.model import ModelDescription
-from meshscope.probe.schema.model.parameters import total_parameters
+from meshscope.probe.schema.model.counts import total_parameters
 
 _CLOSE = 0.002
 """Stated parameters may be rounded, or leave out norms: so much they may differ."""

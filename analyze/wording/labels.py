@@ -7,7 +7,7 @@ from os import waitstatus_to_exitcode
 from signal import Signals
 from typing import Any
 
-from meshscope.probe.schema.listing import MOST_LISTED, listed
+from meshscope.probe.schema.printable import MOST_LISTED, listed
 
 from .words import joined
 

@@ -33,7 +33,7 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
-from meshscope.probe.schema.listing import MOST_LISTED, listed
+from meshscope.probe.schema.printable import MOST_LISTED, listed
 from meshscope.probe.schema.sentences import FORMS, SentenceFormatter, number
 
 from .labels import axis_label, class_label, place_words, rank_words

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from meshscope.analyze.formulas.planning.layer_parts import Part, Sharing, layer_parts
 from meshscope.probe.schema.model import ModelDescription
-from meshscope.probe.schema.model import parameters as formulas
+from meshscope.probe.schema.model import counts as formulas
 
 from ..config.config import ModelConfig, TrainerConfig
 from ..config.parallel_config import MoeConfig

@@ -22,7 +22,7 @@ _SPARSE = (1.9, 2.1)
 def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     """Return MFU = model FLOPs of a step / (world size x peak x step time).
 
-    Model FLOPs are counted by all conventions (``probe.schema.model.conventions``); ``mfu`` is that
+    Model FLOPs are counted by all conventions (``probe.schema.model.counts``); ``mfu`` is that
     of the default one, or of what the user states where no formula counts his model. Packed documents count by their real lengths where these were recorded. HFU
     is None here: it needs to know what was recomputed.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, SpanKind
 
 from ...tables.trace import Trace

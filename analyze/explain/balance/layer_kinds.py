@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshscope.probe.schema.model import ModelDescription
-from meshscope.probe.schema.model.conventions import layer_flops
-from meshscope.probe.schema.model.parameters import has_experts
+from meshscope.probe.schema.model.counts import has_experts, layer_flops
 
 from ...tables.arrays import BoolArray, FloatArray
 from ...wording.message import Message, message

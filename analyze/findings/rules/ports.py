@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import Axis, FindingKind, Severity
 
 from ...account.links.counters import PortKind

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.listing import MOST_LISTED
+from meshscope.probe.schema.printable import MOST_LISTED
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ...account.bubble import schedule_of

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 
 from ...load.load import load_trace
 from ...tables.trace import Trace

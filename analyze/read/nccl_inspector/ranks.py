@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 
 from ...wording.limits import Limit
 from ...wording.message import message

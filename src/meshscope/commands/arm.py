@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 
 from .open_capture import next_command
 from .options import DEFAULT_RUNS, MOST_TIMEOUT_S, FormatOption, RunsOption, named_run

@@ -13,7 +13,7 @@ from meshscope.analyze.wording.limits import Meaning
 from meshscope.analyze.wording.message import catalogue
 from meshscope.probe.reader.counters import COUNTERS
 from meshscope.probe.reader.sources import SOURCES
-from meshscope.probe.schema.host_counters import LOST
+from meshscope.probe.schema.host_records import LOST
 from meshscope.probe.schema.sentences import FORMS
 
 MOST_WORDS = 18

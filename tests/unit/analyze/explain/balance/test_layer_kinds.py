@@ -10,7 +10,7 @@ from meshscope.analyze.explain.balance.layer_kinds import (
     weights_of_stages,
 )
 from meshscope.probe.schema.model import ModelDescription
-from meshscope.probe.schema.model.conventions import layer_flops
+from meshscope.probe.schema.model.counts import layer_flops
 
 SIZES = {
     "num_layers": 16,

@@ -1,13 +1,18 @@
-"""Whether this process may start the threads that the probe needs beside those of the training.
+"""Whether the limits of this process leave room for what the probe adds: memory, threads.
 
 Under a limit of processes (``ulimit -u``, or that of a container) they would be missing to the
 training. And C++ code does not bear that there is none: where Kineto's client gets no thread,
 ``import torch`` fails.
+
+Each thread reserves an arena that it hardly touches. Under a limit (``ulimit -v``) that would be
+missing to the training, and C++ code ends the process then.
 """
 
 from __future__ import annotations
 
+import resource
 import threading
+from pathlib import Path
 
 from .program_signals import pass_on
 from .threads import start_deaf
@@ -39,3 +44,26 @@ def too_few_threads(needed: int = NEEDED_THREADS) -> str:
         for thread in trial:
             thread.join()
     return ""
+
+
+NEEDED_BYTES = 1 << 30
+"""Measured: 0.6 GB."""
+_STATM = Path("/proc/self/statm")
+
+
+def too_little_address_space() -> str:
+    """Return why the limit forbids to record, one clause; empty if it does not."""
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit_bytes == resource.RLIM_INFINITY:
+        return ""
+    try:
+        used_bytes = int(_STATM.read_text("ascii").split()[0]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        used_bytes = 0
+    left_bytes = max(limit_bytes - used_bytes, 0)
+    if left_bytes >= NEEDED_BYTES:
+        return ""
+    return (
+        f"the limit of address space (ulimit -v) leaves {left_bytes >> 20} MB, "
+        f"of which the probe needs {NEEDED_BYTES >> 20}"
+    )

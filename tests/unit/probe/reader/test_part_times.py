@@ -4,7 +4,7 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 
-from meshscope.probe.reader.failed_first import failed_first
+from meshscope.probe.reader.part_times import failed_first
 from meshscope.probe.reader.rank_records import LastSeen, RankRecords
 
 MS = 1_000_000

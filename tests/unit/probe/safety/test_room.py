@@ -11,8 +11,8 @@ import pytest
 
 from meshscope import probe
 from meshscope.probe.launching import rank_start
-from meshscope.probe.safety import thread_room
-from meshscope.probe.safety.thread_room import too_few_threads
+from meshscope.probe.safety import room
+from meshscope.probe.safety.room import too_few_threads
 from meshscope.probe.safety.threads import start_deaf
 
 TRAIN = textwrap.dedent(
@@ -46,7 +46,7 @@ def leave(monkeypatch):
                 raise RuntimeError("can't start new thread")
             start_deaf(thread)
 
-        monkeypatch.setattr(thread_room, "start_deaf", start)
+        monkeypatch.setattr(room, "start_deaf", start)
 
     return leave
 

@@ -3,8 +3,7 @@
 import pytest
 from tests.ring_records import store_at, store_steps
 
-from meshscope.probe.recording.drain import RingDrain
-from meshscope.probe.recording.ring import RingWriter
+from meshscope.probe.recording.ring import RingDrain, RingWriter
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from torch.optim.optimizer import (
 )
 
 from meshscope.probe.control.main_thread import MainThreadJob
-from meshscope.probe.control.quiet_moment import hooks_may_change
-from meshscope.probe.control.switch import RecordingSwitch, State
+from meshscope.probe.control.switch import RecordingSwitch, State, hooks_may_change
 
 PATIENCE_S = 60
 

@@ -5,7 +5,7 @@ import torch
 from torch.optim import optimizer as home
 
 from meshscope.probe.watches.imports import ImportWatch
-from meshscope.probe.watches.optimizer_watch import OptimizerWatch
+from meshscope.probe.watches.job_watch import OptimizerWatch
 
 
 class Told:

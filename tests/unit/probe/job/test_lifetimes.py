@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from meshscope.probe.job import new_parts
-from meshscope.probe.job.new_parts import NewParts, Part
+from meshscope.probe.job import lifetimes
+from meshscope.probe.job.lifetimes import NewParts, Part
 
 HOUR_NS = 3600 * 10**9
 
@@ -20,7 +20,7 @@ def lists(monkeypatch):
         found.append(path)
         return scandir(path)
 
-    monkeypatch.setattr(new_parts.os, "scandir", counted)
+    monkeypatch.setattr(lifetimes.os, "scandir", counted)
     return found
 
 
@@ -76,6 +76,6 @@ def test_a_file_system_that_stamps_no_directories_is_listed_now_and_then(tmp_pat
     (tmp_path / "rank00000").mkdir()
     stamp(tmp_path, HOUR_NS)
     assert new.take() == []
-    later_ns = new_parts.now_ns() + new_parts._RELIST_NS
-    monkeypatch.setattr(new_parts, "now_ns", lambda: later_ns)
+    later_ns = lifetimes.now_ns() + lifetimes._RELIST_NS
+    monkeypatch.setattr(lifetimes, "now_ns", lambda: later_ns)
     assert len(new.take()) == 1

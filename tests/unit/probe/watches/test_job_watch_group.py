@@ -4,8 +4,8 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from meshscope.probe.watches.group_watch import GroupWatch
 from meshscope.probe.watches.imports import ImportWatch
+from meshscope.probe.watches.job_watch import GroupWatch
 
 ORIGINAL = dist.init_process_group
 

@@ -10,9 +10,8 @@ import threading
 import pytest
 
 from meshscope.probe.clock import now_ns
-from meshscope.probe.launching import agent_child
-from meshscope.probe.launching.agent_child import AgentChild
-from meshscope.probe.launching.launch import run
+from meshscope.probe.launching import launch
+from meshscope.probe.launching.launch import AgentChild, run
 from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.rundir import create_run
 
@@ -38,7 +37,7 @@ def waits_for(condition):
 
 def test_an_agent_that_is_killed_comes_back(tmp_path, environment, monkeypatch):
     """Fails when kill -9 of the agent ends the sampling of the rest of the job."""
-    monkeypatch.setattr(agent_child, "_PAUSE_NS", 0)
+    monkeypatch.setattr(launch, "_PAUSE_NS", 0)
     run_path = create_run(tmp_path, "a", {})
     child = AgentChild(run_path, environment)
     pids = []
@@ -138,7 +137,7 @@ def test_an_agent_that_the_system_refuses_is_reported_once(
     tmp_path, environment, monkeypatch, capfd
 ):
     """Fails when nobody learns why devices and deep traces are missing, or a job hears it six times."""
-    monkeypatch.setattr(agent_child, "_PAUSE_NS", 0)
+    monkeypatch.setattr(launch, "_PAUSE_NS", 0)
 
     def refused(*_, **__):
         raise BlockingIOError(11, "Resource temporarily unavailable")
