@@ -23,8 +23,7 @@ from .pass_traffic import (
     reduced_in_passes,
     tensor_groups,
 )
-from .pipeline_traffic import why_no_pipeline, why_other_order
-from .ring_traffic import ring_pairs
+from .send_traffic import ring_pairs, why_no_pipeline, why_other_order
 
 _BESIDE_GRADIENTS = REDUCTIONS | {
     kind.value

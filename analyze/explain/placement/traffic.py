@@ -11,8 +11,8 @@ import pandas as pd
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import Axis, CollectiveKind
 
-from ...align.communication.bandwidth import bus_factor
-from ...align.communication.fixed_time import (
+from ...align.communication.bandwidth import (
+    bus_factor,
     fixed_times,
     group_sizes,
     time_of_event,

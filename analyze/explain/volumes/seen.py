@@ -9,8 +9,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis, CollectiveKind
 
-from ...align.communication.elements import ELEMENT_BYTES, plain_name
-from ...align.communication.rows import sent_rows
+from ...align.communication.rows import ELEMENT_BYTES, plain_name, sent_rows
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.numbering import numbered

@@ -20,8 +20,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import CollectiveKind
 
-from ...align.communication.bandwidth import bus_factor
-from ...align.communication.fixed_time import KEY, fixed_times, transfer_table
+from ...align.communication.bandwidth import KEY, bus_factor, fixed_times, transfer_table
 from ...tables.arrays import FloatArray
 from .transfer_model import TransferModel
 

@@ -8,7 +8,7 @@ from string import Formatter
 
 import pytest
 
-from meshscope.analyze.read.rank_limits import OF_RANKS
+from meshscope.analyze.read.file_limits import OF_RANKS
 from meshscope.analyze.wording.limits import Meaning
 from meshscope.analyze.wording.message import catalogue
 from meshscope.probe.reader.counters import COUNTERS

@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.analyze.read.memory.history import Block, History
-from meshscope.analyze.read.memory.moments import CATEGORIES
-from meshscope.analyze.read.memory.stacks import UNKNOWN, categories
+from meshscope.analyze.read.memory.moments import CATEGORIES, UNKNOWN, categories
+from meshscope.analyze.read.memory.snapshot import Block, History
 
 FORWARD = [{"name": "forward", "filename": "model.py", "line": 1}]
 STEP = [{"name": "step", "filename": "/torch/optim/adam.py", "line": 2}]

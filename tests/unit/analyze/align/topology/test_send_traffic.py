@@ -6,7 +6,7 @@ from tests.tables import trace_of
 from meshscope.analyze.align.topology.axes import with_axes
 from meshscope.analyze.align.topology.group_traffic import pipelines, traffic_axes
 from meshscope.analyze.align.topology.layout import with_inferred_layout
-from meshscope.analyze.align.topology.ring_traffic import ring_pairs, rings
+from meshscope.analyze.align.topology.send_traffic import ring_pairs, rings
 from meshscope.probe.schema.layout import ParallelLayout
 
 _SPANS = {"F": "forward", "B": "backward"}

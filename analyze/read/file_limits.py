@@ -1,10 +1,11 @@
-"""What files of single ranks do not hold, one sentence for all ranks that share it."""
+"""Limits from the files of an input: files that are left out, and what those of single ranks do not hold."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import listed
 
 from ..wording.limits import Limit, meaning_of
@@ -39,3 +40,8 @@ def shared_notes(notes: Iterable[tuple[int, Iterable[Limit]]]) -> Iterator[Limit
     for key, clause in alike.items():
         code = f"{meaning_of(clause)}.{OF_RANKS}"
         yield Message(code, {"ranks": holders[key], "what": clause})
+
+
+def left_out_files(errors: Iterable[TraceFormatError]) -> list[Limit]:
+    """Return one limit for each file that an error kept out."""
+    return [message("missing.file_left_out", error=str(error)) for error in errors]

@@ -3,7 +3,7 @@
 import json
 
 from meshscope.analyze.read.input_paths import input_file
-from meshscope.analyze.read.kineto.pool import read_in_processes
+from meshscope.analyze.read.kineto.importer import read_in_processes
 from meshscope.analyze.read.reading import Reading
 from meshscope.analyze.wording.message import error_to_json, message_to_json
 
