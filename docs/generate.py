@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from meshscope.analyze.wording.labels import class_label
+from meshscope.analyze.wording.words import class_label
 from meshscope.probe.schema import terms
 from meshscope.probe.schema.tables import FORMAT_VERSION, TABLES
 

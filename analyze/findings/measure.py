@@ -13,11 +13,9 @@ from meshscope.probe.schema.terms import CaptureLevel, StepDetail, TimeSource
 from ..account.bubble import pipeline_bubble
 from ..account.devices.steps import device_steps
 from ..account.ledger.build import Ledger, build_ledger
-from ..account.ledger.grouped import split_grouped
-from ..account.ledger.unseparated import without_guesses, without_unknown_wires
+from ..account.ledger.unseparated import split_grouped, without_guesses, without_unknown_wires
 from ..account.memory.by_stage import memory_by_stage
-from ..account.mfu.possible import possible_utilization
-from ..account.mfu.utilization import utilization
+from ..account.mfu.utilization import possible_utilization, utilization
 from ..account.recording import level_limits
 from ..align.clocks.agreement import clock_offsets
 from ..align.clocks.stamps import settled

@@ -8,7 +8,7 @@ from itertools import islice
 from meshscope.probe.schema.printable import listed
 
 from ..wording.message import Message, message
-from .counts_check import PREFIX
+from .counts import PREFIX
 from .judge import STEP
 from .moved_time import REST
 from .results import Check, GateResult, Moved, Reason, Verdict

@@ -13,8 +13,7 @@ from meshscope.analyze.explain.volumes.reasons import ReasonCode
 from meshscope.analyze.explain.volumes.words import UNKNOWN, reason_text
 from meshscope.analyze.output.json.bandwidth import Pair, pair_rows
 from meshscope.analyze.output.text.bandwidth import CHANGES
-from meshscope.analyze.wording.labels import axis_label
-from meshscope.analyze.wording.words import capitalised
+from meshscope.analyze.wording.words import axis_label, capitalised
 
 from .. import units
 from ..figures.communication import (

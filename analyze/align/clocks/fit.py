@@ -1,6 +1,4 @@
-"""How one clock maps to another: the map itself, its robust fits to two kinds of evidence, and
-sets of clocks with one time, put together from pairs.
-"""
+"""How one clock maps to another, by robust fits to two kinds of evidence, and sets of clocks with one time."""
 
 from __future__ import annotations
 

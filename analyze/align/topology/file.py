@@ -47,8 +47,8 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import MESH_AXES
 from meshscope.probe.schema.terms import Axis
 
-from ...tables.machines import Card, Machine
 from ...tables.toml_file import read_toml
+from ...tables.trace import Card, Machine
 from ...wording.message import message
 from .stated import StatedGroup, StatedTopology
 from .stated_job import read_job

@@ -19,7 +19,7 @@ from meshscope.probe.schema.model.megatron import fields_of_megatron
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import ScheduleKind
 
-from ...formulas.planning.argument_files import read_arguments
+from ...formulas.planning.model_file import read_arguments
 from ...wording.message import message
 
 _SWITCHES = (

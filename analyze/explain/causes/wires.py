@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ...align.communication.rows import sorted_categories
-from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
-from ...tables.numbering import numbered
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, numbered
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.edge_effect import EdgeEffect, edge_effect

@@ -11,8 +11,7 @@ from meshscope.probe.schema.terms import Axis, CollectiveKind
 
 from ...align.communication.rows import ELEMENT_BYTES, plain_name, sent_rows
 from ...align.steps.windows import StepWindows
-from ...tables.arrays import IntArray
-from ...tables.numbering import numbered
+from ...tables.arrays import IntArray, numbered
 from ...tables.trace import Trace, places_of
 
 _SUMS = ["axis", "kind", "pp", "step"]

@@ -11,8 +11,8 @@ from ...account.hangs.ended import Death
 from ...account.hangs.hang import WaitGraph
 from ...tables.results import Finding
 from ...tables.trace import Trace
-from ...wording.labels import exit_words
 from ...wording.message import Message, message
+from ...wording.words import exit_words
 from .standstill_words import device_faults_of, waited_for, where_of
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind
 
-from ...account.kernels.idle_causes import (
+from ...account.kernels.idle import (
     ALLOCATOR,
     DEVICE_WAIT,
     LAUNCH_LATENCY,

@@ -12,9 +12,9 @@ from ...explain.causes import Degraded, beyond_its_like
 from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Cause, Finding
-from ...wording.labels import axis_label, class_label
 from ...wording.message import Message, message
 from ...wording.quantities import percent
+from ...wording.words import axis_label, class_label
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, relief_words, severity
 from .interfaces import known_interfaces

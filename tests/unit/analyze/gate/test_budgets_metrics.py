@@ -9,8 +9,7 @@ import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.findings.diagnosis import diagnose
-from meshscope.analyze.gate.budget_metrics import is_metric, value_of
-from meshscope.analyze.gate.budgets import bounded, check
+from meshscope.analyze.gate.budgets import bounded, check, is_metric, value_of
 from meshscope.analyze.wording.message import message
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshscope.analyze.tables.arrays import combined
-from meshscope.analyze.tables.numbering import numbered
+from meshscope.analyze.tables.arrays import combined, numbered
 
 
 @pytest.mark.parametrize("most", [3, 50, 10**6])
