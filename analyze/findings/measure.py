@@ -25,8 +25,7 @@ from ..align.communication.waiting import waits_by_rank
 from ..align.steps.windows import StepWindows, step_windows
 from ..explain.attribution import attribute, without_blame
 from ..explain.blame import with_origins
-from ..explain.memory.differences import with_expected
-from ..explain.memory.expected import expected_memory
+from ..explain.memory.expected import expected_memory, with_expected
 from ..explain.not_recorded import unknown_causes
 from ..explain.replay.program import Program, build_program
 from ..explain.run_account import Account

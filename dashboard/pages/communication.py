@@ -9,8 +9,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from meshscope.analyze.explain.volumes.job import Unknown
-from meshscope.analyze.explain.volumes.reasons import ReasonCode
-from meshscope.analyze.explain.volumes.words import UNKNOWN, reason_text
+from meshscope.analyze.explain.volumes.reasons import UNKNOWN, ReasonCode, reason_text
 from meshscope.analyze.output.json.bandwidth import Pair, pair_rows
 from meshscope.analyze.output.text.bandwidth import CHANGES
 from meshscope.analyze.wording.words import axis_label, capitalised

@@ -9,8 +9,7 @@ from typing import Any
 from meshscope.probe.schema.printable import listed
 
 from ...explain.volumes.job import Unknown
-from ...explain.volumes.reasons import ReasonCode
-from ...explain.volumes.words import UNKNOWN, reason_text
+from ...explain.volumes.reasons import UNKNOWN, ReasonCode, reason_text
 from ...wording.quantities import percent_change
 from ...wording.words import axis_label, counted
 from ..document import Block, Lines, Table, section

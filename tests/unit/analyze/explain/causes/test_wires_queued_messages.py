@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshscope.analyze.explain.causes.queued_messages import queued_behind
+from meshscope.analyze.explain.causes.wires import queued_behind
 
 MS = 1_000_000
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.analyze.explain.slow_ranks.runs import SURE, _best_choice, runs_of, slow_steps
+from meshscope.analyze.explain.slow_ranks.slow_part import SURE, _best_choice, runs_of, slow_steps
 
 gains = st.lists(st.floats(-10, 10), min_size=1, max_size=9)
 

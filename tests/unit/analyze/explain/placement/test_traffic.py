@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from meshscope.analyze.explain.placement.trains import longest_trains
+from meshscope.analyze.explain.placement.traffic import longest_trains
 
 
 def messages(*rows):
