@@ -191,17 +191,26 @@ def _register_waiting(app: Dash, store: RunStore) -> None:
     """Add what shows a page once that is measured which it waits for."""
 
     @app.callback(
-        Output("page", "children", allow_duplicate=True),
+        Output("page-wait", "disabled"),
         Input("page-wait", "n_intervals"),
+        State("url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def stop_looking(_: int | None, path: str | None) -> Any:
+        # A page takes longer to draw than the browser waits for its next look: it would be drawn twice.
+        run, place = run_at(store, path, "page"), parse_path(inner(path))
+        is_there = run is not None and place is not None and not waiting.is_waiting(run, place[1])
+        return True if is_there else no_update
+
+    @app.callback(
+        Output("page", "children", allow_duplicate=True),
+        Input("page-wait", "disabled"),
         State("url", "pathname"),
         State("url", "search"),
         prevent_initial_call=True,
     )
-    def show_measured(_: int | None, path: str | None, query: str | None) -> Any:
-        run, place = run_at(store, path, "page"), parse_path(inner(path))
-        if run is None or place is None or waiting.is_waiting(run, place[1]):
-            return no_update
-        return page_of(store, path, query)
+    def show_measured(is_over: object, path: str | None, query: str | None) -> Any:
+        return page_of(store, path, query) if is_over else no_update
 
 
 def _register_drawing(

@@ -14,8 +14,7 @@ from meshscope.analyze.output.timeline.slices import (
     step_outline,
     step_slices,
 )
-
-from .object_memory import release_unused
+from meshscope.analyze.tables.unused_memory import release_unused
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -28,6 +28,7 @@ from meshscope.analyze.output.timeline.slices import (
 )
 from meshscope.analyze.output.timeline.unfinished import last_step
 from meshscope.analyze.tables.results import ENDS
+from meshscope.analyze.tables.unused_memory import release_unused
 from meshscope.analyze.wording.limits import limit_text
 from meshscope.analyze.wording.words import counted
 from meshscope.probe.schema.errors import ConfigError, TraceFormatError
@@ -40,11 +41,11 @@ from .kept_analysis import Kept
 from .kept_pages import KeptPages
 from .kept_path import path_from_json, path_to_json
 from .mesh import rank_step_matrix
-from .object_memory import release_unused
 from .paths import LastAccount, StepPath, step_path
 from .plain_json import plain_json
 from .replays import Replays
 from .run_entry import RunEntry, ready_entry
+from .typical import typical_step
 
 STANDSTILL = ENDS
 """Findings about a job that did not go on."""
@@ -270,6 +271,13 @@ def placement(run: LoadedRun) -> dict[str, Any]:
         )
 
     return run._computed_once("placement", compute)
+
+
+def usual_step(run: LoadedRun) -> int:
+    """Return the step that stands for all; a view asks for it many times."""
+    if "usual_step" not in run._kept:
+        run._kept["usual_step"] = typical_step(run.diagnosis, run.steps)
+    return int(run._kept["usual_step"])
 
 
 def is_slow_to_compare(run: LoadedRun) -> bool:

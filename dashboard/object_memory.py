@@ -50,13 +50,6 @@ def waste_little() -> None:
         library.mallopt(_MMAP_THRESHOLD, 4 << 20)
 
 
-def release_unused() -> None:
-    """Give memory back to the system that an analysis took for a while, where the system has a call for it."""
-    pa.default_memory_pool().release_unused()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 class _Walk:
     """One look at all that some objects refer to."""
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from flask import Flask, Response
 
+from meshscope.analyze.tables.unused_memory import release_unused
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.message import message
 
 from .app import create_app
 from .background import Background
 from .kept_analysis import KeptAnalyses
-from .object_memory import release_unused, waste_little
+from .object_memory import waste_little
 from .proxy import PublicUrl, public_url
 from .security import LOOPBACK_NAMES, Access, is_loopback
 

@@ -1,8 +1,7 @@
 """The runs of one folder, loaded and analysed on demand.
 
-A run is analysed once for each state of its files. What was analysed is kept up
-to a byte budget, the least recently used goes first; the few numbers that the
-run list needs are kept for every run.
+A run is analysed once for each state of its files. What was analysed is kept up to a byte budget, the least
+recently used goes first; the few numbers that the run list needs are kept for every run.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from meshscope.analyze.tables.unused_memory import release_unused
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError, RunDirectoryError
 from meshscope.probe.schema.message import message
 
@@ -26,7 +26,7 @@ from .clock import monotonic_s, unix_ns
 from .kept_analysis import KeptAnalyses
 from .kept_run import kept_run
 from .loaded_run import RECENT_NS, LoadedRun, Times, is_running, line_of
-from .object_memory import held_bytes, held_each, release_unused
+from .object_memory import held_bytes, held_each
 from .paths import LastAccount
 from .run_entry import RunEntry, unreadable_entry
 from .run_files import ContentKey, content_key, refuse_links_outside

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -76,6 +76,24 @@ def with_table(
     return figure.update_layout(meta={**(figure.layout.meta or {}), "table": table})
 
 
+LOOK: Mapping[str, Any] = {
+    "paper_bgcolor": PAPER,
+    "plot_bgcolor": PAPER,
+    "font": {"family": FONT, "size": 13, "color": INK},
+    "hoverlabel": {"font": {"family": FONT, "size": 12}, "align": "left"},
+    "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0.0},
+    "showlegend": False,
+}
+AXIS: Mapping[str, Any] = {
+    "automargin": True,
+    "gridcolor": GRID,
+    "zeroline": False,
+    "linecolor": GRID,
+    "title": {"font": {"size": 12, "color": MUTED}},
+}
+"""The look of a figure and of its axes, for one that is made of them: to change a figure takes ten times as long."""
+
+
 def styled(figure: go.Figure, height: int) -> go.Figure:
     """Give a figure the look of the dashboard.
 
@@ -83,25 +101,9 @@ def styled(figure: go.Figure, height: int) -> go.Figure:
         figure: Changed in place and returned.
         height: Pixels.
     """
-    figure.update_layout(
-        height=height,
-        margin=margins(figure, height),
-        paper_bgcolor=PAPER,
-        plot_bgcolor=PAPER,
-        font={"family": FONT, "size": 13, "color": INK},
-        hoverlabel={"font": {"family": FONT, "size": 12}, "align": "left"},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0.0},
-        showlegend=False,
-    )
-    axes = {
-        "automargin": True,
-        "gridcolor": GRID,
-        "zeroline": False,
-        "linecolor": GRID,
-        "title_font": {"size": 12, "color": MUTED},
-    }
-    figure.update_xaxes(**axes)
-    figure.update_yaxes(**axes)
+    figure.update_layout(height=height, margin=margins(figure, height), **LOOK)
+    figure.update_xaxes(**AXIS)
+    figure.update_yaxes(**AXIS)
     # Titles of subplots.
     figure.update_annotations(font_size=13)
     return figure

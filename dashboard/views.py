@@ -26,7 +26,7 @@ from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.message import message
 
 from .compared import gate_verdict, last_like
-from .loaded_run import LoadedRun, is_running, layout_words, placement
+from .loaded_run import LoadedRun, is_running, layout_words, placement, usual_step
 from .mesh import mesh_facets, rank_step_matrix
 from .page_maker import StillMeasuredError
 from .paths import StepPath, on_rows
@@ -121,7 +121,7 @@ def shown_step(run: LoadedRun, state: ViewState) -> int:
         return min(run.steps, key=lambda step: abs(step - asked))
     if run.stood_still_in is not None:
         return run.stood_still_in
-    return typical_step(run.diagnosis, run.steps)
+    return usual_step(run)
 
 
 def timeline(run: LoadedRun, state: ViewState) -> tuple[StepSlices, tuple[int, int]]:

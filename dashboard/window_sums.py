@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def window_sums(step: StepSlices, window_ns: tuple[int, int]) -> pd.DataFrame:
         rank, class (in words), dur_ns, frac (of the window) and slices (that reach into it), in
         the order of ranks, the longest class first.
     """
-    is_seen = is_in_window(step.slices, window_ns)
+    is_seen = np.flatnonzero(is_in_window(step.slices, window_ns))
     names = ("row", "category", "start_ns", "end_ns")
     row, category, start, end = (step.slices[name].to_numpy()[is_seen] for name in names)
     place = row * len(Category) + category
@@ -53,18 +54,15 @@ def sum_rows(step: StepSlices, window_ns: tuple[int, int]) -> list[tuple[Any, ..
     sums = window_sums(step, window_ns)
     ranks = max(len(step.ranks), 1)
     mean = sums.groupby("class")[["dur_ns", "frac", "slices"]].sum() / ranks
-    mean = mean.sort_values("dur_ns", ascending=False).reset_index().assign(rank=ALL)
+    mean = mean.sort_values("dur_ns", ascending=False).reset_index()
     if ranks > _MOST_RANKS:
         own = sums.groupby("rank")[["dur_ns", "frac", "slices"]].sum().reset_index()
         sums = own.assign(**{"class": "all classes"})
-    rows = [*mean.to_dict("records"), *sums.to_dict("records")]
-    return [
-        (
-            row["rank"] if isinstance(row["rank"], str) else f"rank {row['rank']}",
-            row["class"],
-            row["dur_ns"] / _NS_PER_MS,
-            100 * row["frac"],
-            row["slices"],
-        )
-        for row in rows
-    ]
+    names = [f"rank {rank}" for rank in sums["rank"].tolist()]
+    return [*_rows([ALL] * len(mean), mean), *_rows(names, sums)]
+
+
+def _rows(names: list[str], sums: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    times, shares = sums["dur_ns"] / _NS_PER_MS, 100 * sums["frac"]
+    others = (sums["class"], times, shares, sums["slices"])
+    return zip(names, *(column.tolist() for column in others), strict=True)

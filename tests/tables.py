@@ -71,6 +71,7 @@ _DEFAULTS: dict[str, dict] = {
     "link_sample": {"host": "h", "port": "p", "speed_bytes_per_s": 1e9},
     "progress": {"rank": 0, "group_id": "g", "completed_seq": None},
     "collective_call": {"rank": 0, "group_id": "g", "input_bytes": 0, "output_bytes": 0},
+    "transfer_call": {"rank": 0, "event_id": 0},
     "group": {"group_id": "g", "axis": "other", "ranks": [0, 1]},
     "attempt": {
         "training_step": None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,6 +43,7 @@ _CANNOT_WRITE = (
     errno.EROFS,
     errno.ENOSPC,
     errno.EDQUOT,
+    errno.EFBIG,
     # A folder of runs that is a file, or that nobody can make, as below /proc.
     errno.EEXIST,
     errno.ENOTDIR,
@@ -136,7 +138,9 @@ def open_run(
     except OSError as error:
         if error.errno not in _CANNOT_WRITE or _is_below(error.filename, path):
             raise
-        tell(f"{keeping.runs_dir}: {error.strerror}: the traces are analysed, but not kept")
+        tell(
+            f"{keeping.runs_dir}: {os.strerror(error.errno)}: the traces are analysed, but not kept"
+        )
         return read_traces(path, reading=Reading(workers=keeping.workers))
     if not found.reused:
         tell(f"kept as {found.path}, which opens at once from now on")

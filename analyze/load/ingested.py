@@ -19,7 +19,6 @@ from meshscope.probe.reader.sampled_steps import COUNTED
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import (
-    DIRECTORY_MODE,
     MANIFEST_NAME,
     check_format_version,
     read_json,
@@ -29,7 +28,13 @@ from meshscope.probe.schema.rundir import list_runs, write_run_manifest
 from ..align.topology.kept import with_kept_topology
 from ..tables.segment_files import read_list
 from ..tables.stored_tables import Tables
-from ..tables.table_folder import FOLDER, damaged_ranks, read_folder, write_folder
+from ..tables.table_folder import (
+    FOLDER,
+    close_to_others,
+    damaged_ranks,
+    read_folder,
+    write_folder,
+)
 from ..tables.trace import Trace
 from ..wording.limits import Limit, keep_limits, kept_limits
 from ..wording.message import message
@@ -82,7 +87,7 @@ def write_ingested(trace: Trace, draft: Path, key: str, *, name: str, source_byt
     final = draft.parent / f"{run_name(name)}-{key[:12]}"
     content = _manifest(trace, key, source_bytes)
     write_run_manifest(draft, {**content, "run_id": final.name})
-    draft.chmod(DIRECTORY_MODE)
+    close_to_others(draft)
     try:
         draft.rename(final)
     except OSError as error:
@@ -183,6 +188,12 @@ def rows_by_rank(path: Path) -> Counter[int]:
         for file in tables.get(name, ()):
             found.update(file.rank_rows)
     return found
+
+
+def steps_of_ranks(path: Path, ranks: Collection[int]) -> int:
+    """Return how many steps some ranks have together, as their list of segments says; nothing is read for it."""
+    files = read_list(path / FOLDER).tables.get("step", ())
+    return sum(file.rank_rows.get(rank, 0) for file in files for rank in ranks)
 
 
 def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:

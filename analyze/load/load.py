@@ -31,6 +31,7 @@ from ..wording.limits import Limit
 from ..wording.message import message
 from .ingested import is_ingested, read_ingested, rows_by_rank
 from .kept_tables import is_closed, read_kept
+from .pair_calls import pairs_at_the_end
 from .passes import FOREIGN, OWN, passed
 from .possible_times import with_possible_times
 from .recorded import worded
@@ -101,6 +102,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
     run: Mapping[str, object] = capture.tables["run"].to_pylist()[0]
     layout, limits = _layout(capture.manifest, capture.tables["group"], capture.ranks)
     progress = progress_at_the_end(capture.tables, capture.rank_manifests, capture.last_seen)
+    calls = pairs_at_the_end(path, capture.tables["collective"]) if progress.num_rows else None
     standing = standing_at_the_end(capture.tables["step"], capture.rank_manifests)
     clocks = _clocks(capture.rank_manifests)
     hosts = named_as_clocks(capture.tables, capture.host_manifests, capture.rank_manifests, clocks)
@@ -109,7 +111,10 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
         run=run,
         layout=layout,
         ranks=capture.ranks,
-        tables=capture.tables | hosts | {"progress": progress, "standing": standing},
+        tables=capture.tables
+        | hosts
+        | {"progress": progress, "standing": standing}
+        | ({} if calls is None else {"collective_call": calls}),
         limits=(
             *worded(capture.limits),
             *limits,

@@ -7,7 +7,7 @@ command makes only what is missing or has changed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,26 +28,22 @@ from meshscope.probe.schema.reading import file_hash
 from meshscope.probe.schema.rundir import require_run
 
 from ..align.topology.kept import FILE_NAME as TOPOLOGY_NAME
-from ..load.ingested import is_ingested, rows_by_rank
+from ..load.ingested import is_ingested, rows_by_rank, steps_of_ranks
 from ..load.load import load_trace
 from ..read.source_files import TABLES_VERSION
 from ..tables.parquet_file import to_read, to_write
 from ..tables.segment_files import read_list
 from ..tables.table_folder import FOLDER as TABLES_FOLDER
 from ..tables.table_folder import drafted
+from ..tables.unused_memory import release_unused
 from ..wording.message import message
 from .summary import SCHEMA, summarise
+from .worker_memory import in_room
 
 SUMMARY_VERSION = 1
 """Rises with every change of what a row says, so that older files are made anew."""
 SEGMENT_RANKS = 32
 """Ranks of one file. It does not follow the number of workers: files would differ between them."""
-MOST_ROWS_AT_ONCE = 2_000_000
-"""Records that a worker holds, where they are known by rank: 1 GB."""
-WORKER_BYTES = 250_000_000
-"""What a worker holds beside records."""
-ROW_BYTES = 750
-"""What a record takes while it is summarised, at most; many together take less."""
 _ALL_ROWS = 1 << 62
 _REPEATED = ["wall_s", *(one.name for one in SCHEMA if pa.types.is_integer(one.type))]
 """Columns in which values repeat."""
@@ -160,43 +156,45 @@ def write_rows(rows: pa.Table, file: Path) -> None:
 def _write(segment: Segment, place: Path) -> None:
     with drafted(place.parent, f"{place.stem}.") as folder:
         draft = folder / place.name
-        rows = pa.concat_tables(_summarised(segment.run, ranks) for ranks in _at_once(segment))
+        rows = pa.concat_tables(_summarised(segment, ranks) for ranks in _at_once(segment))
         write_rows(rows, draft)
         draft.chmod(FILE_MODE)
         draft.replace(place)
+        del rows
+        _release(segment)
 
 
-def _summarised(run: Path, ranks: tuple[int, ...]) -> pa.Table:
+def _summarised(segment: Segment, ranks: tuple[int, ...]) -> pa.Table:
     """Return the rows of some ranks: 180 bytes a rank and step, so those of a segment have room."""
     # One rank has room whole: what is left out of a run without room would be missing in a row.
-    trace = load_trace(run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=ranks))
-    return summarise(trace, ranks)
+    trace = load_trace(segment.run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=ranks))
+    rows = summarise(trace, ranks)
+    del trace
+    _release(segment)
+    return rows
+
+
+def _release(segment: Segment) -> None:
+    """Give back what a part of the work took, where memory is limited: it would be held beside the next part."""
+    if segment.limit_bytes is not None:
+        release_unused()
 
 
 def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:
-    """Yield the ranks of a segment that are read together: as many as have room, one at least.
+    """Yield the ranks of a segment that are read together: as many as have room.
 
     The ranks of a recorded run are all read together: which steps of theirs are the same, their
     communication tells.
+
+    Raises:
+        ConfigError: One rank has no room.
     """
-    rows = rows_by_rank(segment.run) if is_ingested(segment.run) else {}
-    most = _most_rows(segment.limit_bytes)
-    ranks: tuple[int, ...] = ()
-    held = 0
-    for rank in segment.ranks:
-        if ranks and held + rows.get(rank, 0) > most:
-            yield ranks
-            ranks, held = (), 0
-        ranks = (*ranks, rank)
-        held += rows.get(rank, 0)
-    yield ranks
-
-
-def _most_rows(limit_bytes: float | None) -> int:
-    """Return how many records have room in a worker, 0 where not even one rank may."""
-    if limit_bytes is None:
-        return MOST_ROWS_AT_ONCE
-    return min(MOST_ROWS_AT_ONCE, max(int(limit_bytes - WORKER_BYTES) // ROW_BYTES, 0))
+    rows: Mapping[int, int] = {}
+    steps = 0
+    if is_ingested(segment.run):
+        rows = rows_by_rank(segment.run)
+        steps = steps_of_ranks(segment.run, segment.ranks)
+    yield from in_room(segment.ranks, rows, steps, segment.limit_bytes)
 
 
 def step_bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:

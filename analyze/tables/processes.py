@@ -15,18 +15,19 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar, cast
 
+from . import interrupts
+
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
-_PRELOADED = ["__main__", "meshscope.analyze.read.kineto.rank"]
+_PRELOADED = ["__main__", interrupts.__name__, "meshscope.analyze.read.kineto.rank"]
 """Imported once, in the server, instead of in each process."""
 _POLL_S = 0.1
-_INTERRUPTED = 130
-"""Exit code of a process that was interrupted, as of a shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class _Pool(Generic[_Task, _Result]):
         self._function, self._tasks, self._on_bytes = function, tasks, on_bytes
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
+        _start_server()
         self._shared = self._context.RawArray("q", max(tasks, default=0) + 1)
         self._waiting = deque(tasks)
         self._workers: list[_Worker] = []
@@ -192,9 +194,20 @@ class _Pool(Generic[_Task, _Result]):
         self._give(worker)
 
 
+def _start_server() -> None:
+    """Start the server, if it is not there, with the interrupt held back until it can end without a traceback."""
+    # Its companion would let the interrupt through again, if it were started later.
+    resource_tracker.ensure_running()
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
 def _serve(pipe: Connection, counts: Any, function: Callable[[Any], Any]) -> None:
     """Do one task after the other; on an interrupt end at once, for the owner says why."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    interrupts.end_on_interrupt()
     _Place.counts = counts
     # Ends with the owner, or when it has no more tasks.
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):

@@ -28,16 +28,20 @@
     return one.localeCompare(other, undefined, { numeric: true });
   }
 
-  function sort(head) {
+  function order(head) {
     const table = head.closest("table");
     const at = head.cellIndex;
+    const sign = head.getAttribute("aria-sort") === "descending" ? -1 : 1;
+    const rows = rowsOf(table).sort((one, other) => sign * compare(text(one.cells[at]), text(other.cells[at])));
+    table.tBodies[0].append(...rows);
+  }
+
+  function sort(head) {
     const isDown = head.getAttribute("aria-sort") !== "descending";
     for (const cell of head.parentElement.cells) cell.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", isDown ? "descending" : "ascending");
-    const sign = isDown ? -1 : 1;
-    const rows = rowsOf(table).sort((one, other) => sign * compare(text(one.cells[at]), text(other.cells[at])));
-    table.tBodies[0].append(...rows);
-    show(table);
+    order(head);
+    show(head.closest("table"));
   }
 
   // The rows that hold what is searched for, a page of them.
@@ -124,6 +128,40 @@
     show(table);
   }
 
+  function cellOf(cell, isNumber) {
+    const made = document.createElement("td");
+    if (isNumber) made.className = "ms-number";
+    if (!Array.isArray(cell)) {
+      made.textContent = cell;
+      return made;
+    }
+    const name = document.createElement("span");
+    [name.textContent, name.title, name.className] = cell;
+    made.append(name);
+    return made;
+  }
+
+  // Rows that came as data; as text only, whatever they hold.
+  function make(body) {
+    if (body.msMade === body.dataset.rows) return;
+    body.msMade = body.dataset.rows;
+    const { rows, numeric_from: numbers, marked } = JSON.parse(body.dataset.rows);
+    const made = rows.map((cells, at) => {
+      const row = document.createElement("tr");
+      if (at < marked) row.className = "ms-marked";
+      row.append(...cells.map((cell, column) => cellOf(cell, column >= numbers)));
+      return row;
+    });
+    body.replaceChildren(...made);
+    const table = body.closest("table");
+    if (!table.msSheet) return;
+    const head = table.tHead.querySelector("[aria-sort]");
+    if (head) order(head);
+    show(table);
+  }
+
+  const makeAll = () => document.querySelectorAll("tbody[data-rows]").forEach(make);
+
   // Rows come and go on a live page: what is shown is found again.
   function look() {
     for (const table of document.querySelectorAll(".ms-table-wrap:not(.ms-figure-rows) > .ms-table")) {
@@ -137,12 +175,15 @@
 
   let looking = null;
   const observer = new MutationObserver(() => {
+    makeAll();
     looking ??= window.setTimeout(() => {
       looking = null;
       look();
     }, LOOK_MS);
   });
-  observer.observe(document.documentElement, { childList: true, subtree: true });
+  observer.observe(document.documentElement, {
+    childList: true, subtree: true, attributes: true, attributeFilter: ["data-rows"],
+  });
 
   const headOf = (event) => event.target.closest?.(".ms-table-wrap:not(.ms-figure-rows) > .ms-table th[tabindex]");
   document.addEventListener("click", (event) => {

@@ -29,8 +29,8 @@ class Change(NamedTuple):
 
 
 def is_beyond_chance(change_ns: float, error_ns: float | None) -> bool:
-    """Tell whether a change is larger than chance of the steps makes; one of unknown error counts as such."""
-    return error_ns is None or abs(change_ns) > error_ns
+    """Tell whether a change is larger than chance of the steps makes; one of unknown error may not be."""
+    return error_ns is not None and abs(change_ns) > error_ns
 
 
 def change_waterfall(changes: Sequence[Change], total: Change) -> go.Figure:

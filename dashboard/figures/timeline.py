@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,10 +15,11 @@ from meshscope.analyze.output.timeline.categories import COLOURS, COMMUNICATION,
 from meshscope.analyze.output.timeline.slices import MARK, StepSlices, is_in_window
 
 from .. import units
+from ..margins import margins
 from ..paths import Outlines
 from ..row_places import RowPlaces, row_places
 from ..rows import ShownRows
-from ..theme import PAPER, plain, styled, with_table
+from ..theme import AXIS, LOOK, PAPER, plain
 from ..tile import embedded_tile
 from ..wait import WaitArrow
 from ..window_sums import COLUMNS, sum_rows
@@ -66,58 +68,58 @@ def timeline(  # noqa: PLR0913 - what lies over each other in one figure
         rows: What its rows stand for, by which keys change them; None where they do not.
         wait: The wait that an arrow shows, None for none.
     """
-    figure = go.Figure()
     places = row_places(len(step.ranks), 0 if rows is None else rows.pinned)
     is_picture = uses_tile(step, window_ns)
-    if is_picture:
-        _add_tile(figure, step, window_ns, places)
-    else:
-        _add_bars(figure, step, window_ns, transfers)
-    if path is not None:
-        figure.add_traces(path_traces(path))
-    if wait is not None:
-        figure.add_traces(wait_traces(wait))
-    _place(figure, places)
-    figure.update_xaxes(
-        range=[window_ns[0] / _NS_PER_MS, window_ns[1] / _NS_PER_MS],
-        title="time in the step, ms",
-    )
-    _name_rows(figure, step, places)
-    # The grid would be drawn over a picture.
-    figure.update_xaxes(showgrid=not is_picture)
+    traces = [_corners(window_ns, places)] if is_picture else _bars_of(step, window_ns, transfers)
+    traces += [] if path is None else path_traces(path)
+    traces += [] if wait is None else wait_traces(wait)
+    _place(traces, places)
+    # Keys that zoom and move stay inside the step; what the pointer is at is asked of the server.
+    meta = {
+        "length_ms": step.length_ns / _NS_PER_MS,
+        "instant_url": instant_url,
+        "is_picture": is_picture,
+        "ranks": list(step.ranks),
+        "tall": [places.tall, places.each],
+        **({} if rows is None else {"rows": rows.count, "spans": list(rows.spans)}),
+        "table": {"columns": list(COLUMNS), "rows": [*map(list, sum_rows(step, window_ns))]},
+    }
+    title = AXIS["title"] | {"text": "time in the step, ms"}
     height = int(np.clip(_BORDER_PX + _ROW_PX * places.count, _MIN_PX, _MAX_PX))
-    styled(figure, height)
-    figure.update_layout(
-        barmode="overlay",
-        bargap=0,
-        dragmode="zoom",
-        hovermode="closest",
-        # Keys that zoom and move stay inside the step; what the pointer is at is asked of the server.
-        meta={
-            "length_ms": step.length_ns / _NS_PER_MS,
-            "instant_url": instant_url,
-            "is_picture": is_picture,
-            "ranks": list(step.ranks),
-            "tall": [places.tall, places.each],
-            **({} if rows is None else {"rows": rows.count, "spans": list(rows.spans)}),
-        },
-    )
-    return with_table(figure, COLUMNS, sum_rows(step, window_ns))
+    layout = {
+        **LOOK,
+        "height": height,
+        # The grid would be drawn over a picture.
+        "xaxis": {**AXIS, "range": _in_ms(window_ns), "title": title, "showgrid": not is_picture},
+        "yaxis": {**AXIS, **_named_rows(step, places)},
+        "images": [_picture(step, window_ns, places)] if is_picture else [],
+        "barmode": "overlay",
+        "bargap": 0,
+        "dragmode": "zoom",
+        "hovermode": "closest",
+        "meta": meta,
+    }
+    figure = go.Figure(traces, layout)
+    return figure.update_layout(margin=margins(figure, height))
 
 
-def _place(figure: go.Figure, places: RowPlaces) -> None:
+def _in_ms(window_ns: tuple[int, int]) -> list[float]:
+    return [border / _NS_PER_MS for border in window_ns]
+
+
+def _place(traces: Sequence[Any], places: RowPlaces) -> None:
     """Move what is drawn in rows, of which all are alike, to where the rows are."""
     if places.each == 1:
         return
-    for trace in figure.data:
+    for trace in traces:
         rows = np.asarray(trace.y, dtype=np.float64)
         if trace.type == "bar":
             trace.width = trace.width * places.heights()[rows.astype(np.int64)]
         trace.y = places.on_axis(rows)
 
 
-def _name_rows(figure: go.Figure, step: StepSlices, places: RowPlaces) -> None:
-    """Give a figure a row a rank, from top to bottom, with as many names as there is room for."""
+def _named_rows(step: StepSlices, places: RowPlaces) -> dict[str, Any]:
+    """Return an axis of a row a rank, from top to bottom, with as many names as there is room for."""
     count, total = places.count, places.total
     every = 1 if count <= _MOST_LABELS else -(-total // _ROOMY_LABELS)
     centres = places.on_axis(np.arange(count, dtype=np.float64)).tolist()
@@ -125,15 +127,15 @@ def _name_rows(figure: go.Figure, step: StepSlices, places: RowPlaces) -> None:
     names = {centres[at]: plain(step.labels[at]) for at in ticks}
     if every > 1:
         names = _apart(names, every)
-    figure.update_yaxes(
-        range=[total - 0.5, -0.5],
-        fixedrange=True,
-        tickmode="array",
-        tickvals=list(names),
-        ticktext=list(names.values()),
-        tickfont={"size": 10 if every == 1 and count > _ROOMY_LABELS else 13},
-        showgrid=False,
-    )
+    return {
+        "range": [total - 0.5, -0.5],
+        "fixedrange": True,
+        "tickmode": "array",
+        "tickvals": list(names),
+        "ticktext": list(names.values()),
+        "tickfont": {"size": 10 if every == 1 and count > _ROOMY_LABELS else 13},
+        "showgrid": False,
+    }
 
 
 def _apart(names: dict[float, str], every: int) -> dict[float, str]:
@@ -149,20 +151,19 @@ def _apart(names: dict[float, str], every: int) -> dict[float, str]:
     return {at: f"{name} +{below[at]}" if below[at] else name for at, name in kept.items()}
 
 
-def _add_bars(
-    figure: go.Figure,
-    step: StepSlices,
-    window_ns: tuple[int, int],
-    transfers: StepTransfers | None,
-) -> None:
-    """Add the slices of a window as bars, by category; where operations are known, waiting is hatched."""
+def _bars_of(
+    step: StepSlices, window_ns: tuple[int, int], transfers: StepTransfers | None
+) -> list[Any]:
+    """Return the slices of a window as bars, by category; where operations are known, waiting is hatched."""
+    traces: list[Any] = []
     seen = step.slices[is_in_window(step.slices, window_ns)]
     if transfers is not None:
         seen = _without_waits(seen, waits := waits_of(seen, transfers, step.origin_ns))
         for category, part in waits.groupby("category", sort=True):
-            figure.add_trace(_bars(part, Category(int(category)), window_ns, hatched=True))  # type: ignore[arg-type]
+            traces.append(_bars(part, Category(int(category)), window_ns, hatched=True))  # type: ignore[arg-type]
     for category, part in seen.groupby("category", sort=True):
-        figure.add_trace(_bars(part, Category(int(category)), window_ns))  # type: ignore[arg-type]
+        traces.append(_bars(part, Category(int(category)), window_ns))  # type: ignore[arg-type]
+    return traces
 
 
 def _ticks(labels: Sequence[str], every: int, centres: Sequence[float]) -> list[int]:
@@ -231,28 +232,27 @@ def _bars(
     )
 
 
-def _add_tile(
-    figure: go.Figure, step: StepSlices, window_ns: tuple[int, int], places: RowPlaces
-) -> None:
-    t0, t1 = (border / _NS_PER_MS for border in window_ns)
-    figure.add_layout_image(
-        source=embedded_tile(step, window_ns, places),
-        xref="x",
-        yref="y",
-        x=t0,
-        y=-0.5,
-        sizex=t1 - t0,
-        sizey=places.total,
-        sizing="stretch",
-        layer="below",
-    )
-    # An axis without a trace has no zoom: two invisible points give it its range.
-    figure.add_trace(
-        go.Scatter(
-            x=[t0, t1],
-            y=[0, places.count - 1],
-            mode="markers",
-            marker={"opacity": 0},
-            hoverinfo="skip",
-        )
+def _picture(step: StepSlices, window_ns: tuple[int, int], places: RowPlaces) -> dict[str, Any]:
+    t0, t1 = _in_ms(window_ns)
+    return {
+        "source": embedded_tile(step, window_ns, places),
+        "xref": "x",
+        "yref": "y",
+        "x": t0,
+        "y": -0.5,
+        "sizex": t1 - t0,
+        "sizey": places.total,
+        "sizing": "stretch",
+        "layer": "below",
+    }
+
+
+def _corners(window_ns: tuple[int, int], places: RowPlaces) -> go.Scatter:
+    """Return two points that nobody sees: an axis without a trace has no zoom, and no range."""
+    return go.Scatter(
+        x=_in_ms(window_ns),
+        y=[0, places.count - 1],
+        mode="markers",
+        marker={"opacity": 0},
+        hoverinfo="skip",
     )

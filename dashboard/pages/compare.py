@@ -11,6 +11,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.findings.comparison import unlike
+from meshscope.analyze.output.text.comparison import NO_INTERVAL
 from meshscope.analyze.wording.words import class_label, counted, sentence
 from meshscope.probe.schema.errors import MeshscopeError
 
@@ -122,8 +123,8 @@ def content(
         _key_numbers(result),
         _classes(result),
         _findings(result, run.run_id, state),
-        *_changes("Operators", "operator", result["operators"]),
-        *_changes("Kernels", "name", result["kernels"]),
+        *_changes("Operators", "operator", result["operators"], result["error_ns"]),
+        *_changes("Kernels", "name", result["kernels"], result["error_ns"]),
         *_setup(result["setup"]),
         *_limits(result["limits"]),
     ]
@@ -165,7 +166,7 @@ def _key_numbers(result: dict[str, Any]) -> Component:
 def _chance(result: dict[str, Any]) -> str:
     share = units.signed_percent(result["change_frac"])
     if result["error_ns"] is None:
-        return f"{share}; noise between steps unknown"
+        return f"{share}; {NO_INTERVAL}"
     return f"{share}; ± {units.duration(result['error_ns'])} from noise between steps"
 
 
@@ -175,7 +176,11 @@ def _classes(result: dict[str, Any]) -> Component:
         (class_label(row["class"]), row["before_ns"], row["after_ns"], row)
         for row in result["classes"]
     ]
-    cells = [_class_cells(*row) for row in [*rows, ("the step", *sides, result)]]
+    has_interval = result["error_ns"] is not None
+    cells = [
+        _class_cells(*row, has_interval=has_interval)
+        for row in [*rows, ("the step", *sides, result)]
+    ]
     changed = [
         Change(
             label,
@@ -188,9 +193,7 @@ def _classes(result: dict[str, Any]) -> Component:
     ]
     total = Change("step time", result["change_ns"], " → ".join(map(units.duration, sides)), None)
     parts = sum(row["change_ns"] for row in result["classes"])
-    caption = (
-        f"The changes sum to {signed(parts)}; grey ones are within their ±, so they may be noise."
-    )
+    caption = f"The changes sum to {signed(parts)}; {_grey(result)}."
     columns = ["Class", "Before", "After", "Change", "±"]
     drawn = [
         chart(change_waterfall(changed, total), caption, "change-graph"),
@@ -199,18 +202,27 @@ def _classes(result: dict[str, Any]) -> Component:
     return card("Where the step changed", drawn)
 
 
-def _class_cells(label: str, before: float, after: float, row: dict[str, Any]) -> list[Any]:
+def _grey(result: dict[str, Any]) -> str:
+    """Return what grey says in the figure."""
+    if result["error_ns"] is None:
+        return f"grey means {NO_INTERVAL}"
+    return "grey ones are within their ±, so they may be noise"
+
+
+def _class_cells(
+    label: str, before: float, after: float, row: dict[str, Any], *, has_interval: bool
+) -> list[Any]:
     return [
         label,
         units.duration(before),
         units.duration(after),
         _change_cell(row["change_ns"], row["error_ns"]),
-        units.duration(row["error_ns"]),
+        units.duration(row["error_ns"]) if has_interval else NO_INTERVAL,
     ]
 
 
-def _change_cell(change_ns: float, error_ns: float | None = 0.0) -> Component:
-    """Return a change in the colour of its direction; grey where chance alone makes as much."""
+def _change_cell(change_ns: float, error_ns: float | None) -> Component:
+    """Return a change in the colour of its direction; grey where chance alone may make as much."""
     style = "ms-longer" if change_ns > 0 else "ms-shorter" if change_ns < 0 else ""
     if not is_beyond_chance(change_ns, error_ns):
         style = "ms-no-change"
@@ -243,9 +255,13 @@ def _findings(result: dict[str, Any], run_id: str, state: ViewState) -> Componen
     )
 
 
-def _changes(title: str, key: str, changes: Sequence[dict[str, Any]]) -> list[Component]:
+def _changes(
+    title: str, key: str, changes: Sequence[dict[str, Any]], step_error_ns: float | None
+) -> list[Component]:
     """Return the most changed operators or kernels; nothing where a run has none."""
     has_shapes = key == "operator"
+    # Without a second step nothing says by how much these differ between steps.
+    error_ns = None if step_error_ns is None else 0.0
     rows = [
         [
             name_cell(row[key], "none recorded"),
@@ -253,7 +269,7 @@ def _changes(title: str, key: str, changes: Sequence[dict[str, Any]]) -> list[Co
             f"{row['calls_before']:.4g} → {row['calls_after']:.4g}",
             units.duration(row["before_ns"]),
             units.duration(row["after_ns"]),
-            *(_change_cell(row[name]) for name in ("change_ns", "more_ns", "longer_ns")),
+            *(_change_cell(row[name], error_ns) for name in ("change_ns", "more_ns", "longer_ns")),
         ]
         for row in changes
     ]

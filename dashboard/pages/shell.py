@@ -20,6 +20,7 @@ from ..loaded_run import RECENT_NS, LoadedRun, is_running, layout_words
 from ..state import ViewState, parse_path
 from ..store import News
 from ..theme import GRAPH_CONFIG
+from .plain_rows import plain_rows
 
 TABS = (
     "overview",
@@ -222,15 +223,21 @@ def table(
             className=style,
         )
 
+    made = plain_rows(rows, numeric_from, marked)
+    given: dict[str, Any] = {"data-rows": made}
     return html.Div(
         html.Table(
             [
                 html.Thead(row(columns, html.Th)),
-                html.Tbody(
+                # A key of its own: what the browser made must not stay in the body of another table.
+                html.Tbody(key="made", **given)
+                if made
+                else html.Tbody(
                     [
                         row(cells, html.Td, "ms-marked" if at < marked else "")
                         for at, cells in enumerate(rows)
-                    ]
+                    ],
+                    key="drawn",
                 ),
             ],
             className="ms-table",

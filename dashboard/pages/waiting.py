@@ -12,7 +12,7 @@ from ..page_maker import StillMeasuredError
 from ..state import ViewState
 from .shell import card, empty, run_page
 
-_LOOK_MS = 1_000
+_LOOK_MS = 500
 _NEEDS: dict[str, Callable[[LoadedRun], object]] = {
     "communication": LoadedRun.communication,
     "links": LoadedRun.communication,
@@ -34,7 +34,7 @@ def cards(title: str) -> list[Component]:
     """Return what stands in place of a part of a page; the page is drawn anew as soon as it is there."""
     why = "Large run: this part appears once it is measured."
     box = html.Div(empty("Still being measured", why), role="status")
-    return [card(title, [box]), dcc.Interval(id="page-wait", interval=_LOOK_MS)]
+    return [card(title, [box]), dcc.Interval(id="page-wait", interval=_LOOK_MS, disabled=False)]
 
 
 def is_waiting(run: LoadedRun, page: str) -> bool:

@@ -221,11 +221,16 @@ def write_pointer(run_path: Path, rank: int, socket: Path) -> Path:
 
 def read_pointers(run_path: Path) -> list[Pointer]:
     """Return the notes of a run by rank; what is damaged or no note is left out."""
+    return sorted(pointers_by_path(run_path).values())
+
+
+def pointers_by_path(run_path: Path) -> dict[Path, Pointer]:
+    """Return the notes of a run by their files; what is damaged or no note is left out."""
     try:
         paths = sorted((run_path / FOLDER).glob("rank*.json"))
     except OSError:
-        return []
-    return sorted(pointer for path in paths if (pointer := _read(path)) is not None)
+        return {}
+    return {path: pointer for path in paths if (pointer := _read(path)) is not None}
 
 
 def _read(path: Path) -> Pointer | None:

@@ -28,6 +28,7 @@ from .group_making import GroupMaking
 from .groups import Channel, Group, GroupTable
 from .native_waits import NativeWaits
 from .operators import NOT_COMMUNICATION, OPERATORS, Operator
+from .pairs import PAIR_SIZES
 from .tags import MessageTags
 from .waits import PendingWorks, WaitHook
 
@@ -94,6 +95,8 @@ class CollectiveHook:
             if operator.name in present:
                 make = self._collective if operator.kind else self._message
                 kernel = make(operator, access)
+                if operator.name in PAIR_SIZES:
+                    kernel = self._with_pairs(operator, kernel)
                 self._library.impl(operator.name, kernel, "BackendSelect", with_keyset=True)
         known = {operator.name for operator in OPERATORS} & present | NOT_COMMUNICATION
         if unseen := set(access.operators(_NAMESPACE)) - known:
@@ -185,6 +188,23 @@ class CollectiveHook:
             return result
 
         return kernel
+
+    def _with_pairs(self, operator: Operator, kernel: Any) -> Any:
+        """Return the kernel of an all-to-all: note what each pair of members carries, call on."""
+        sizes_of, group_at = PAIR_SIZES[operator.name], operator.group_at
+        capture, source, groups = self._capture, self.source, self._groups
+
+        def noting(keyset: Any, *args: Any) -> Any:
+            if source.on and not (capture.aside and get_ident() in capture.aside):
+                try:
+                    group = groups.of(args[group_at])
+                    sent, expected = sizes_of(args, group.size)
+                    capture.recorder.pairs.note(group.code, group.seq, sent, expected)
+                except Exception as error:  # noqa: BLE001 - counted; training goes on
+                    source.failed(error)
+            return kernel(keyset, *args)
+
+        return noting
 
     def _message(self, operator: Operator, access: Dispatcher) -> Any:
         """Return the kernel of a send or receive."""

@@ -14,6 +14,7 @@ from typing import Any
 from meshscope import __version__
 
 from ..clock import unix_ns
+from ..recording.parts import other_process
 from ..recording.rank_manifest import boot_id
 from ..safety.notices import tell
 from ..schema.errors import ConfigError, RunDirectoryError
@@ -87,7 +88,10 @@ class RunFacts:
         """
         create_directory(path)
         self._path = path
-        self._writes = identity.rank == 0
+        before = newest_part(path, 0)
+        # Of two jobs at once the second records nothing, and the facts stay those of the first.
+        is_taken = before is not None and other_process(before) is not None
+        self._writes = identity.rank == 0 and not is_taken
         if not self._writes:
             return
         own = {"command": command_of_job(os.environ), "world_size": identity.world_size}

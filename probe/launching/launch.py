@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..clock import now_ns
+from ..control.left_behind import remove_of_killed_ranks
 from ..deep.kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE, LOG_VARIABLE, SILENT
 from ..deep.names import kineto_directory
 from ..job.identity import (
@@ -351,6 +352,7 @@ def _report(place: RunPlace, *, is_dormant: bool) -> None:
     try:
         for clause in within(_DISK_WAIT_S, lambda: report(place, is_dormant=is_dormant)):
             _say(clause)
+        within(_DISK_WAIT_S, lambda: remove_of_killed_ranks(place.path))
     except Exception as error:  # noqa: BLE001 - the exit code is that of the command
         _say(f"what was recorded cannot be read: {error}")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .pair_notes import PairNotes
 from .recorder import Recorder
 from .writer import StorageSettings
 
@@ -23,6 +24,7 @@ class NullRecorder(Recorder):
         self.rank = rank
         self.step = -1
         self.directory = None
+        self.pairs = PairNotes(None)
         self.reason = reason
 
     def _nothing(self, *_: Any, **__: Any) -> None:

@@ -46,6 +46,7 @@ from ..schema.records import (
 from ..schema.ring import slot_format
 from ..schema.terms import Axis
 from ..settings.config import MOST_CLOSE_S, MOST_FLUSH_S
+from .pair_notes import PairNotes
 from .parts import new_part
 from .rank_manifest import RankManifest
 from .record_heads import NOT_CARRIED, STEP_HEADS, memory_head
@@ -123,11 +124,13 @@ class Recorder:
         rank: Global rank.
         step: Current optimizer step, set by the hooks; -1 before the first.
         directory: That of this part of the capture; None where nothing is recorded.
+        pairs: Notes what all-to-alls carry between pairs of ranks.
     """
 
     rank: int
     step: int
     directory: Path | None
+    pairs: PairNotes
 
     def __init__(
         self,
@@ -150,6 +153,7 @@ class Recorder:
         self.rank = rank
         self.step = -1
         self.directory = directory
+        self.pairs = PairNotes(None if slow else directory)
         self._slots = self._ring.slots
         self._places = self._ring.places
         self._manifest = RankManifest(
@@ -372,6 +376,7 @@ class Recorder:
     def _leave_ring(self) -> None:
         """Store what is still recorded into memory that nobody reads (see ``RingWriter.detach``)."""
         self._ring.detach()
+        self.pairs.leave()
         self._slots = self._ring.slots
         self._places = self._ring.places
 

@@ -88,7 +88,7 @@ class RingWriter:
                 os.pwrite(descriptor, header, 0)
             mapping = mmap.mmap(-1, size_bytes)
             if is_mapped:
-                _map_file_over(mapping, descriptor)
+                map_file_over(mapping, descriptor)
         except OSError:
             (directory / RING_NAME).unlink(missing_ok=True)
             raise
@@ -121,7 +121,7 @@ class RingWriter:
         self.image = memoryview(b"")
 
 
-def _map_file_over(mapping: mmap.mmap, descriptor: int) -> None:
+def map_file_over(mapping: mmap.mmap, descriptor: int) -> None:
     """Put a file in the place of anonymous memory.
 
     ``mmap`` would keep a descriptor of its own, which nothing tells from one of the program's

@@ -21,6 +21,13 @@ _POSITION = Column(
     "position", "int32", "id", "place among all events of the rank's source", nullable=True
 )
 
+_ELEMENTS = Column(
+    "elements", "int64", "1", "elements of the message, where its bytes are unknown", nullable=True
+)
+_PLACE = Column(
+    "place", "category", "name", "function, file and line that issued it", nullable=True
+)
+
 COLLECTIVE_CALL = TableSpec(
     "collective_call",
     "what a recorder of the framework keeps of one member of one collective",
@@ -35,9 +42,19 @@ COLLECTIVE_CALL = TableSpec(
         Column(
             "is_started", "bool", "1", "whether it had begun on the rank's device", nullable=True
         ),
-        Column(
-            "place", "category", "name", "function, file and line that issued it", nullable=True
-        ),
+        _ELEMENTS,
+        _PLACE,
+    ),
+)
+
+TRANSFER_CALL = TableSpec(
+    "transfer_call",
+    "what a recorder of the framework keeps of one end of one transfer",
+    (
+        RANK,
+        Column("event_id", "int64", "id", "that of the send or receive in `p2p`"),
+        _ELEMENTS,
+        _PLACE,
     ),
 )
 

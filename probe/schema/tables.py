@@ -8,7 +8,12 @@ identifier that does not apply; null marks a value that is not known.
 
 from .columns import RANK, Column, TableSpec, ns_column
 from .host_tables import HOST_TABLES
-from .imported_tables import ALLOCATION_FAILURE, COLLECTIVE_CALL, PYTHON_CALL
+from .imported_tables import (
+    ALLOCATION_FAILURE,
+    COLLECTIVE_CALL,
+    PYTHON_CALL,
+    TRANSFER_CALL,
+)
 from .standstill_tables import PROGRESS, STANDING
 from .summary_tables import ATTEMPT, COMMUNICATION_SUM, RECORDING
 
@@ -357,6 +362,7 @@ TABLES: dict[str, TableSpec] = {
         COLLECTIVE,
         COLLECTIVE_CALL,
         P2P,
+        TRANSFER_CALL,
         COMMUNICATION_SUM,
         RECORDING,
         ATTEMPT,

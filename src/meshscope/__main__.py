@@ -1,5 +1,5 @@
 """``python -m meshscope``: the same as the ``meshscope`` command."""
 
-from .cli import main
+from .entry import main
 
 main()

@@ -7,6 +7,7 @@ code of what it ran. This is the only place that turns errors into exit codes.
 
 from __future__ import annotations
 
+import errno
 import gc
 import inspect
 import os
@@ -14,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import wraps
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -126,6 +128,7 @@ def main() -> None:
     """Run the command line; the entry point of the ``meshscope`` script."""
     # Imports make many objects and no garbage: looking for some took a sixth of a short command.
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+    _write_any_name()
     from meshscope.probe.schema.errors import MeshscopeError
 
     try:
@@ -147,11 +150,30 @@ def main() -> None:
             raise
         _fail(f"{error.name} is not installed. Install it with: pip install 'meshscope[{extra}]'")
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{error.strerror or error}")
+        _fail(_of_system(error))
     finally:
         # Python looks for garbage as it ends: a tenth of a short command, for memory that goes anyway.
         gc.freeze()
+
+
+def _of_system(error: OSError) -> str:
+    """Return what the system refused, and where; tables without a name lie in the temporary folder."""
+    what = os.strerror(error.errno) if error.errno else str(error)
+    if error.filename:
+        return f"{error.filename}: {what}"
+    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        from tempfile import gettempdir
+
+        from meshscope.probe.schema.message import message
+
+        return f"{gettempdir()}: {what}. {message('advice.tmpdir')}"
+    return what
+
+
+def _write_any_name() -> None:
+    """Let stdout take names that its encoding lacks, as where the locale is C: escaped, as on stderr."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _extra_of(module: str) -> str | None:

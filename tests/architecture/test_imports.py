@@ -70,13 +70,14 @@ def test_reading_the_collectives_of_one_rank_needs_no_pandas(modules_after, tmp_
 
 @pytest.mark.parametrize("verb", ["ingest", "diagnose"])
 def test_a_verb_checks_plain_parameters_without_pydantic(modules_after, tmp_path, verb):
-    """Fails when a verb that gets a path loads pydantic, or forms of results that it does not write."""
+    """Fails when a verb that gets a path loads pydantic, forms of results that it does not write, or summaries."""
     events = [step(1, 0, 1000), operator("aten::mm", 0, 20), *launched("gemm", 10, 100, 200, 1)]
     source = write(tmp_path / "trace.json", events)
     loaded = _after_command(modules_after, verb, source, "--runs", tmp_path / "runs")
     assert "typer" in loaded
     assert "pydantic" not in loaded
-    assert not {name for name in loaded if name.startswith("meshscope.analyze.output.json.")}
+    unused = ("meshscope.analyze.output.json.", "meshscope.analyze.scale.")
+    assert not {name for name in loaded if name.startswith(unused)}
 
 
 def test_four_parts_are_relative_links(project_dir):

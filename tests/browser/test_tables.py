@@ -180,3 +180,26 @@ def test_times_of_several_units_sort_by_length(page):
     times = [float(number) * sizes[unit] for number, unit in shown]
     assert times == sorted(times, reverse=True)
     assert page.locator("main").bounding_box() == before
+
+
+def test_rows_that_come_as_data_are_text_and_follow_it(page):
+    """Fails when a cell is read as HTML, new numbers leave old rows, or a page of a live job unsorts its table."""
+    page.goto(f"/run/{TRAINED}/mesh")
+    card = page.locator(".ms-card", has=page.get_by_role("heading", name="Ranks", exact=True))
+    expect(card.locator(".ms-sheet")).to_be_visible()
+    fill = """(body, rows) => {
+        body.dataset.rows = JSON.stringify({numeric_from: 1, marked: 1, rows});
+    }"""
+    card.locator("tbody").evaluate(
+        fill, [["<img src=x>", "2 ms"], [["n", "long", "ms-name"], "1 s"]]
+    )
+    expect(card.locator("tbody tr")).to_have_count(2)
+    assert _cells(page, "Ranks", 1) == ["<img src=x>", "n"]
+    expect(card.locator("tbody .ms-name")).to_have_attribute("title", "long")
+    expect(card.locator("tbody tr").first).to_have_class("ms-marked")
+    card.locator("th").nth(1).click()
+    assert _cells(page, "Ranks", 2) == ["1 s", "2 ms"]
+    card.locator("tbody").evaluate(fill, [[f"rank {one}", f"{one} ms"] for one in range(30)])
+    expect(card.locator("tbody tr")).to_have_count(30)
+    assert _cells(page, "Ranks", 1)[:2] == ["rank 29", "rank 28"]
+    assert len(_cells(page, "Ranks", 1)) == 25

@@ -40,6 +40,23 @@ STEADY = range(2, STEPS - 1)
 """Steps after the set-up traffic and before the farewell."""
 
 
+def job_environment(session: Path) -> dict[str, str]:
+    """Return the environment of a job: extensions are built in the folder of the test session.
+
+    In the home folder the lock of a job that was killed at it would hang all later ones, for ever. One
+    job of a session runs at a time, so that a lock there is left over.
+    """
+    extensions = session / "torch_extensions"
+    for lock in extensions.rglob("lock"):
+        lock.unlink(missing_ok=True)
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+        "TORCH_EXTENSIONS_DIR": str(extensions),
+    }
+
+
 def record(case: Case, runs: Path) -> Trace:
     """Run a trainer under the probe and return its capture."""
     if not (ENVIRONMENT / "bin" / "torchrun").exists():
@@ -54,7 +71,7 @@ def record(case: Case, runs: Path) -> Trace:
     ]
     done = subprocess.run(
         [str(part) for part in command],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
+        env=job_environment(runs.parent),
         capture_output=True,
         text=True,
         timeout=400,
@@ -114,3 +131,12 @@ def test_a_trainer_is_recorded_as_it_is(name: str, tmp_path: Path) -> None:
 def test_the_sampled_cases_exist() -> None:
     """Fails when a case is renamed and CI stops to run it without a word."""
     assert set(IN_CI) <= set(CASES)
+
+
+def test_a_killed_job_hangs_no_later_one(tmp_path: Path) -> None:
+    """Fails when the lock of an extension, left by a job that was killed, stops all that build it after."""
+    left = tmp_path / "torch_extensions" / "py311_cpu" / "deepspeed_shm_comm" / "lock"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert job_environment(tmp_path)["TORCH_EXTENSIONS_DIR"] == str(tmp_path / "torch_extensions")
+    assert not left.exists()

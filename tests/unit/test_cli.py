@@ -1,9 +1,12 @@
 """The command line as people and programs meet it: output, errors, exit codes."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -240,6 +243,25 @@ def test_help_of_every_command(meshscope, command):
     assert "--help" in out
 
 
+def test_a_finished_trace_is_not_watched(meshscope, timeline):
+    """Fails when a trace of yesterday is said to be a job of which no step ends."""
+    code, out, err = meshscope("watch", timeline, "--for", "1")
+    assert (code, out) == (2, "")
+    assert "is a finished trace" in err
+    assert f"Run: meshscope diagnose {timeline}" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("nope/x.html", "there is no folder"), (".", "a folder")]
+)
+def test_the_place_of_a_report_is_checked_first(meshscope, timeline, tmp_path, name, said):
+    """Fails when a slip in the path shows after the analysis, and as the name of a temporary file."""
+    code, _, err = meshscope("report", timeline, "--out", tmp_path / name)
+    assert code == 2
+    assert said in err
+    assert ".part" not in err
+
+
 @pytest.mark.parametrize("target", ["perfetto", "csv", "hta"])
 def test_an_export_makes_no_folders_above_its_place(meshscope, timeline, tmp_path, target):
     """Fails when a slip in the path of an export makes a tree of folders."""
@@ -308,6 +330,36 @@ def test_the_installed_command_maps_errors_to_exit_code_2(tmp_path):
     assert done.returncode == 2
     assert done.stderr == "meshscope: absent: no such file or directory. Check the path\n"
     assert done.stdout == ""
+
+
+def test_a_full_temporary_folder_is_named(monkeypatch, capsys):
+    """Fails when who has a full disk reads "No space left" and looks at the disk of the trace."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    monkeypatch.setattr(cli, "only_the_verb", refuse)
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = capsys.readouterr().err
+    assert tempfile.gettempdir() in said
+    assert "TMPDIR" in said
+
+
+def test_a_name_that_the_locale_lacks_is_escaped(timeline, tmp_path):
+    """Fails when a job under LC_ALL=C gets a traceback for an accent in a folder's name."""
+    folder = tmp_path / "\u00e9t\u00e9"
+    arguments = ["diagnose", str(timeline), "--runs", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-c", "from meshscope.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONIOENCODING="ascii"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\\xe9t\\xe9" in done.stdout
 
 
 def test_traces_are_kept_with_a_note_beside_the_output(timeline, tmp_path, monkeypatch, capsys):

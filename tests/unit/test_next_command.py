@@ -196,3 +196,12 @@ def test_a_run_with_a_strange_name_is_read(tmp_path, name, monkeypatch):
     result = meshscope("diagnose", f"./{name}")
     assert (result.exit_code, result.exception) == (0, None)
     assert "2 of 2 ranks" in result.stdout
+
+
+def test_a_pause_is_not_followed_by_a_repair_without_a_price(tmp_path):
+    """Fails when the last line of a diagnosis is a what-if that changes nothing."""
+    pause = "slow_rank:rank=1,factor=4,first_step=5,last_step=5"
+    run = written(tmp_path / "run", pause, layout=ParallelLayout(dp=4))
+    first = json.loads(meshscope("diagnose", run, "--format", "json").stdout)["findings"][0]
+    assert (first["kind"], first["removal_gain_frac"]) == ("host_stall", None)
+    assert "host_stall" not in following("diagnose", run)

@@ -33,14 +33,26 @@ _ROOTED = frozenset({CollectiveKind.GATHER.value, CollectiveKind.SCATTER.value})
 LOOKED_BACK = 10_000
 """Operations of a group that are compared: the job stands in one of its last."""
 _COLUMNS = ["rank", "group_id", "seq", "kind", "size_bytes", "dtype", "end_ns"]
+_ISSUED = ["kind", "size_bytes", "dtype", "elements"]
 
 
 class Issue(NamedTuple):
-    """What a member issued; size -1 and an empty type are not known."""
+    """What a member issued; a number -1 and an empty type are not known."""
 
     kind: str
     size_bytes: int
     dtype: str
+    elements: int = -1
+    """Of a message whose bytes are not known."""
+
+
+_COMPARED = (
+    ("kind", "kind"),
+    ("dtype", "dtype"),
+    ("size", "size_bytes"),
+    ("size", "elements"),
+)
+"""What is compared in this order: how a difference is called, and the field."""
 
 
 class Mismatch(NamedTuple):
@@ -73,13 +85,22 @@ def mismatches(trace: Trace) -> list[Mismatch]:
     rows = rows.loc[(rows["seq"] >= 0) & (rows["seq"] > last - LOOKED_BACK), _COLUMNS]
     rows = rows.astype({"group_id": str, "kind": str, "dtype": object})
     rows = rows.drop_duplicates(["rank", "group_id", "seq"], keep="last")
-    rows = rows.assign(is_open=_is_open(rows, progress))
+    rows = rows.assign(is_open=_is_open(rows, progress), elements=_elements(trace, rows))
     found = [
         one
         for group, own in rows.groupby("group_id")
         if (one := _of_group(trace, str(group), own)) is not None
     ]
     return sorted(found, key=lambda one: one.seq)
+
+
+def _elements(trace: Trace, rows: pd.DataFrame) -> pd.Series:
+    """Return the elements of messages whose bytes are not known, -1 for others."""
+    calls = trace.frame("collective_call").dropna(subset=["elements"])
+    known = calls.astype({"group_id": str}).set_index(["rank", "group_id", "seq"])["elements"]
+    keys = pd.MultiIndex.from_frame(rows[["rank", "group_id", "seq"]])
+    found = known[~known.index.duplicated()].reindex(keys).fillna(-1).to_numpy(np.int64)
+    return pd.Series(found, index=rows.index)
 
 
 def _is_open(rows: pd.DataFrame, progress: pd.DataFrame) -> pd.Series:
@@ -90,13 +111,15 @@ def _is_open(rows: pd.DataFrame, progress: pd.DataFrame) -> pd.Series:
 
 
 def _of_group(trace: Trace, group: str, rows: pd.DataFrame) -> Mismatch | None:
+    is_even = ~rows["kind"].isin(UNEVEN | _ROOTED)
     issued = rows.assign(
-        size_bytes=rows["size_bytes"].where(~rows["kind"].isin(UNEVEN | _ROOTED), -1),
+        size_bytes=rows["size_bytes"].where(is_even, -1),
+        elements=rows["elements"].where(is_even, -1),
         dtype=rows["dtype"].fillna("").astype(str),
     )
-    known = issued[["kind", "size_bytes", "dtype"]].replace({0: -1})
+    known = issued[_ISSUED].replace({0: -1})
     # One number for each different issue, so that numbers are compared and no rows.
-    code = known.groupby(["kind", "size_bytes", "dtype"], sort=False).ngroup()
+    code = known.groupby(_ISSUED, sort=False).ngroup()
     per_seq = code.groupby(rows["seq"]).agg(["min", "max", "size"])
     differs = per_seq.index[(per_seq["min"] != per_seq["max"]) & (per_seq["size"] > 1)]
     open_seqs = set(rows.loc[rows["is_open"], "seq"])
@@ -114,15 +137,18 @@ def _of_group(trace: Trace, group: str, rows: pd.DataFrame) -> Mismatch | None:
     return None
 
 
+def _issue(kind: str, size_bytes: int, dtype: str, elements: int) -> Issue:
+    size_bytes = int(size_bytes) if size_bytes > 0 else -1
+    return Issue(str(kind), size_bytes, str(dtype), int(elements) if elements > 0 else -1)
+
+
 def _compared(trace: Trace, group: str, seq: int, own: pd.DataFrame) -> Mismatch | None:
     """Return how the members of one collective differ, in what all of them tell."""
     issues = {
-        int(rank): Issue(str(kind), int(size) if size > 0 else -1, str(dtype))
-        for rank, kind, size, dtype in own[["rank", "kind", "size_bytes", "dtype"]].itertuples(
-            index=False, name=None
-        )
+        int(rank): _issue(*issue)
+        for rank, *issue in own[["rank", *_ISSUED]].itertuples(index=False, name=None)
     }
-    for what, field in (("kind", "kind"), ("dtype", "dtype"), ("size", "size_bytes")):
+    for what, field in _COMPARED:
         recorded = {
             rank: one for rank, one in issues.items() if getattr(one, field) not in (-1, "")
         }
@@ -158,9 +184,9 @@ def _explained(found: Mismatch, issued: pd.DataFrame) -> Mismatch:
     ((rank, own),) = found.different.items()
     usual_rank = found.usual_ranks[0]
     at = {
-        (int(r), int(seq)): Issue(str(kind), int(size) if size > 0 else -1, str(dtype))
-        for r, seq, kind, size, dtype in issued.loc[
-            issued["rank"].isin([rank, usual_rank]), ["rank", "seq", "kind", "size_bytes", "dtype"]
+        (int(r), int(seq)): _issue(*issue)
+        for r, seq, *issue in issued.loc[
+            issued["rank"].isin([rank, usual_rank]), ["rank", "seq", *_ISSUED]
         ].itertuples(index=False, name=None)
     }
     after_own, after_usual = at.get((rank, found.seq + 1)), at.get((usual_rank, found.seq + 1))

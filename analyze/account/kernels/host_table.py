@@ -33,7 +33,7 @@ def host_operators(trace: Trace) -> pd.DataFrame:
 
 
 def host_time(trace: Trace) -> pd.DataFrame:
-    """Return where the thread of each rank with most operators was in its steps.
+    """Return where the thread of each rank with most operators was in those steps in which something of it was recorded.
 
     Returns:
         rank, thread, step_ns, operator_ns (inside an operator), call_ns (inside a call of the device
@@ -45,8 +45,8 @@ def host_time(trace: Trace) -> pd.DataFrame:
         if op.empty:
             continue
         thread = int(str(op.groupby("thread")["dur_ns"].sum().idxmax()))
-        steps = _intervals(trace.rank_frame("step", rank))
         calls = trace.rank_frame("runtime_call", rank, ["thread", "start_ns", "dur_ns"])
+        steps = _recorded_steps(_pairs(trace.rank_frame("step", rank)), op, calls)
         inside = intersect(_intervals(op[op["thread"] == thread]), steps)
         called = intersect(_intervals(calls[calls["thread"] == thread]), steps)
         step_ns, operator_ns = total_length(steps), total_length(inside)
@@ -54,6 +54,14 @@ def host_time(trace: Trace) -> pd.DataFrame:
         rows.append((rank, thread, step_ns, operator_ns, call_ns, step_ns - operator_ns - call_ns))
     names = ["rank", "thread", "step_ns", "operator_ns", "call_ns", "outside_ns"]
     return pd.DataFrame(rows, columns=names)
+
+
+def _recorded_steps(steps: IntArray, *events: pd.DataFrame) -> IntArray:
+    """Return the steps that an event overlaps: of a job, few steps are traced in depth."""
+    recorded = union(np.concatenate([_pairs(rows) for rows in events]))
+    at, end = np.searchsorted(recorded[:, 1], steps[:, 0], side="right"), steps[:, 1]
+    begins = np.append(recorded[:, 0], np.iinfo(np.int64).max)[at]
+    return union(steps[begins < end])
 
 
 def annotation_sums(trace: Trace) -> pd.DataFrame:
@@ -177,8 +185,12 @@ def _projected(trace: Trace, rank: int, note: pd.DataFrame) -> dict[str, IntArra
 
 
 def _intervals(rows: pd.DataFrame) -> IntArray:
+    return union(_pairs(rows))
+
+
+def _pairs(rows: pd.DataFrame) -> IntArray:
     start = rows["start_ns"].to_numpy(np.int64)
-    return union(pair(start, start + rows["dur_ns"].to_numpy(np.int64)))
+    return pair(start, start + rows["dur_ns"].to_numpy(np.int64))
 
 
 OPERATOR, CALL, ANNOTATION, NOTHING = "operator", "call", "annotation", "nothing"
@@ -218,7 +230,7 @@ def host_report(trace: Trace, windows: StepWindows) -> HostReport | None:
         names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
         note = note[(note["device"] < 0) & ~_named(note, names).str.startswith(STEP_MARK)]
         calls = trace.rank_frame("runtime_call", rank, ["start_ns", "dur_ns"])
-        steps = _recorded(windows.intervals_of(rank), op, note)
+        steps = _recorded_steps(windows.intervals_of(rank), op, note)
         left = steps
         for kind, rows in ((OPERATOR, op), (CALL, calls), (ANNOTATION, note)):
             inside = _intervals(rows)
@@ -236,14 +248,6 @@ def host_report(trace: Trace, windows: StepWindows) -> HostReport | None:
 
 def _named(rows: pd.DataFrame, names: pd.Series) -> pd.Series:
     return rows["name_id"].map(names).fillna("unknown").astype(str)
-
-
-def _recorded(steps: IntArray, *events: pd.DataFrame) -> IntArray:
-    """Return the steps that an event overlaps: of a job, few steps are traced in depth."""
-    recorded = union(np.concatenate([_intervals(rows) for rows in events]))
-    at, end = np.searchsorted(recorded[:, 1], steps[:, 0], side="right"), steps[:, 1]
-    begins = np.append(recorded[:, 0], np.iinfo(np.int64).max)[at]
-    return union(steps[begins < end])
 
 
 def _own_times(op: pd.DataFrame, steps: IntArray) -> pd.Series:

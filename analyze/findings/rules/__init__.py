@@ -35,6 +35,7 @@ from .slow_ports import slow_ports
 from .stages import bubble, stage_imbalances
 from .starved import crowded_hosts
 from .stragglers import straggler_ranks
+from .unrecorded_time import unrecorded_time
 from .volumes import unexpected_volumes
 from .wires import uneven_wires
 
@@ -64,6 +65,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     pauses,
     jitter,
     unrecorded_delays,
+    unrecorded_time,
     idle_devices,
     memory,
     memory_growth,

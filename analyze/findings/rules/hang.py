@@ -37,6 +37,7 @@ from .standstill_words import (
     waiting_since_ns,
     where_of,
 )
+from .transfers import crossed_transfer_findings, unequal_transfer_findings
 
 PATIENCE_STEPS = 10
 """Steps that ranks must have waited before a capture of ours is called hung: in one that was
@@ -59,7 +60,7 @@ def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[F
     """
     if trace.frame("progress").empty:
         return
-    different = tuple(mismatch_findings(trace))
+    different = (*mismatch_findings(trace), *unequal_transfer_findings(trace))
     yield from different
     if different:
         # Who waits, or whose socket broke, is a victim of it.
@@ -75,6 +76,10 @@ def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[F
         return
     together = tuple(ended_together(trace, patience_ns))
     standing = _standing(trace, graph, (long_ns, patience_ns))
+    crossed = tuple(crossed_transfer_findings(trace, graph))
+    if crossed and death is None and standing is _WAITED:
+        yield from crossed
+        return
     for finding in _standstills(trace, graph, standing, death):
         yield replace(finding, evidence=(*finding.evidence, *together))
 

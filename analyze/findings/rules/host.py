@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind, SpanKind
 
-from ...explain.causes import UNRECORDED_DELAY, stalled_rank
+from ...explain.causes import HOST_CAUSES, UNRECORDED_DELAY, stalled_rank
 from ...explain.jitter_cost import jitter_cost
 from ...explain.run_account import Account
 from ...tables.classes import UNATTRIBUTED
@@ -69,6 +70,18 @@ _STALLS = {
         message("host_stall.remedy"),
         lambda rank: message("host_stall.remedy_of_one", rank=rank),
     ),
+    "offload": _Stall(
+        FindingKind.HOST_STALL,
+        message("host_stall.what_offload"),
+        message("host_stall.remedy_of_offload"),
+        lambda rank: message("host_stall.remedy_of_one_offload", rank=rank),
+    ),
+    "other": _Stall(
+        FindingKind.HOST_STALL,
+        message("host_stall.what_other"),
+        message("host_stall.remedy_of_other"),
+        lambda rank: message("host_stall.remedy_of_one_other", rank=rank),
+    ),
 }
 
 
@@ -76,25 +89,28 @@ def host_stalls(account: Account) -> Iterator[Finding]:
     """Host time that takes 2 % of the step, or whose repair returns 1 % of it."""
     if _only_started(account):
         return
-    for name, stall in _STALLS.items():
-        spent = account.class_frac(name)
+    for classes in HOST_CAUSES.values():
+        times = _times(account, classes)
+        spent = float(times["ns"].sum() / times["step_ns"].sum())
+        most = max(classes, key=account.class_frac)
+        stall = _STALLS[most]
         cause = next(iter(account.causes(stall.kind.value)), None)
         gain = None if cause is None else cause.removal_gain_frac
         cost = max(spent, gain or 0.0)
         if spent == 0 or (spent < MIN_STALL and (gain or 0.0) < MIN_COST):
             continue
-        place = cause.where if cause is not None else _place(account, name)
+        place = cause.where if cause is not None else _place(times)
         rank = place.get("rank")
-        when = bad_steps(account.windows, account.class_by_step(name, rank), cost)
+        when = bad_steps(account.windows, _by_step(times, rank), cost)
         share = spent
         if rank is not None:
-            share = float(account.class_by_step(name, rank).mean()) / account.windows.step_time_ns
+            share = float(_by_step(times, rank).mean()) / account.windows.step_time_ns
         remedy = stall.remedy if rank is None else stall.remedy_of_one(rank)
-        evidence = [*_evidence(account, name, rank, when)]
+        evidence = [*_evidence(times, most, rank, when, per_step(account.windows))]
         if rank is not None and cause is not None and cost > OTHERS_WAIT * spent:
             evidence.insert(0, message("stall.others_wait"))
         in_step = stall.remedy_in_step if rank is None else None
-        returned = 0.0 if in_step is None else _in_step(account, name)
+        returned = 0.0 if in_step is None else _in_step(times)
         if in_step is not None and gain is not None and returned >= MIN_IN_STEP:
             evidence.append(message("stall.gain", gain=gain))
             evidence.append(message("stall.gain_same_steps", gain=returned * gain))
@@ -134,11 +150,23 @@ def _claim(stall: _Stall, rank: int | None, share: float, when: BadSteps) -> Mes
     return message("stall.claim_of_one_when", rank=rank, part=when.part, **of_step)
 
 
-def _in_step(account: Account, name: str) -> float:
-    """Return which share of the cost of a stall returns if all ranks have it in the same steps."""
+def _times(account: Account, classes: tuple[str, ...]) -> pd.DataFrame:
+    """Return the time of the classes that one repair takes away: rank, step, step_ns and ns."""
     by_step = account.ledger.by_step
-    times = by_step.pivot(index="step", columns="rank", values=name).fillna(0.0)
-    return jitter_cost(times.to_numpy(np.float64)).same_steps_return
+    return by_step[["rank", "step", "step_ns"]].assign(ns=by_step[list(classes)].sum(axis=1))
+
+
+def _by_step(times: pd.DataFrame, rank: int | None) -> pd.Series:
+    """Return the time by step, ns: of a rank, or the mean over all."""
+    rows = times if rank is None else times[times["rank"] == rank]
+    means: pd.Series = rows.groupby("step")["ns"].mean()
+    return means
+
+
+def _in_step(times: pd.DataFrame) -> float:
+    """Return which share of the cost of a stall returns if all ranks have it in the same steps."""
+    cells = times.pivot(index="step", columns="rank", values="ns").fillna(0.0)
+    return jitter_cost(cells.to_numpy(np.float64)).same_steps_return
 
 
 def unrecorded_delays(account: Account) -> Iterator[Finding]:
@@ -174,15 +202,17 @@ def unrecorded_delays(account: Account) -> Iterator[Finding]:
         )
 
 
-def _place(account: Account, name: str) -> Where:
+def _place(times: pd.DataFrame) -> Where:
     """Return the rank that stalls, where there is no replay to ask: of a few, or none."""
-    times = account.ledger.by_step.pivot(index="rank", columns="step", values=name)
-    return stalled_rank(times.index.to_numpy(np.int64), times.fillna(0.0).to_numpy(np.float64))
+    cells = times.pivot(index="rank", columns="step", values="ns")
+    return stalled_rank(cells.index.to_numpy(np.int64), cells.fillna(0.0).to_numpy(np.float64))
 
 
-def _evidence(account: Account, name: str, rank: int | None, when: BadSteps) -> Iterator[Message]:
-    """Say on which ranks, and in which steps, how much there is."""
-    each, by_rank = per_step(account.windows), account.ledger.by_step.groupby("rank")[name].mean()
+def _evidence(
+    times: pd.DataFrame, name: str, rank: int | None, when: BadSteps, each: Message
+) -> Iterator[Message]:
+    """Say on which ranks, and in which steps, how much there is; by the name of its largest class."""
+    by_rank = times.groupby("rank")["ns"].mean()
     least_ns, most_ns, mean_ns = map(float, (by_rank.min(), by_rank.max(), by_rank.mean()))
     time = {"name": name, "mean_ns": mean_ns, "each": each}
     if rank is not None:
@@ -192,11 +222,11 @@ def _evidence(account: Account, name: str, rank: int | None, when: BadSteps) -> 
     else:
         yield message("stall.time", least_ns=least_ns, most_ns=most_ns, **time)
     if not when.are_all:
-        by_step = account.class_by_step(name, rank)
+        by_step = _by_step(times, rank)
         is_bad = by_step.index.isin(when.steps)
         bad_ns, others_ns = float(by_step[is_bad].mean()), float(by_step[~is_bad].mean())
-        times = {"bad_ns": bad_ns, "when": when.message, "others_ns": others_ns}
+        both = {"bad_ns": bad_ns, "when": when.message, "others_ns": others_ns}
         if rank is None:
-            yield message("stall.in_steps", **times)
+            yield message("stall.in_steps", **both)
         else:
-            yield message("stall.in_steps_of_one", rank=rank, **times)
+            yield message("stall.in_steps_of_one", rank=rank, **both)

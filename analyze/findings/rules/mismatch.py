@@ -8,7 +8,6 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.mismatch import Issue, Mismatch, mismatches
 from ...account.hangs.stacks import stack_messages
-from ...account.hangs.unequal_transfers import UnequalTransfer, unequal_transfers
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -45,38 +44,6 @@ def mismatch_findings(trace: Trace) -> Iterator[Finding]:
             remedy=_REMEDIES[found.what],
             cause=f"mismatch_{found.what}",
         )
-    for transfer in unequal_transfers(trace)[:SHOWN]:
-        yield _of_transfer(trace, transfer)
-
-
-def _of_transfer(trace: Trace, found: UnequalTransfer) -> Finding:
-    """Return the finding about a transfer whose ends differ: nobody can say which end is right."""
-    ends = (found.source, found.target)
-    sent = Issue("send", found.sent_bytes, found.sent_dtype)
-    expected = Issue("recv", found.expected_bytes, found.expected_dtype)
-    group = group_message(trace, found.group_id)
-    place = {"source": ends[0], "target": ends[1], "group": group}
-    sizes = {"sent": sent.size_bytes, "expected": expected.size_bytes}
-    claim = message("mismatch.transfer", **place, **sizes)
-    if found.sent_bytes == found.expected_bytes:
-        types = {"sent": sent.dtype, "expected": expected.dtype}
-        claim = message("mismatch.transfer_typed", **place, **types)
-    return Finding(
-        kind=FindingKind.HANG,
-        severity=Severity.CRITICAL,
-        where={**where_of(ends, trace), "group_id": found.group_id},
-        claim=claim,
-        cost_frac=None,
-        removal_gain_frac=None,
-        confidence=0.9,
-        evidence=(
-            message("mismatch.issued", ranks=ends[:1], issue=_issue(sent)),
-            message("mismatch.issued", ranks=ends[1:], issue=_issue(expected)),
-            *stack_messages(trace, ends, most=SHOWN),
-        ),
-        remedy=message("mismatch.remedy_transfer"),
-        cause="mismatch_transfer",
-    )
 
 
 def _claim(trace: Trace, found: Mismatch) -> Message:
@@ -94,10 +61,10 @@ def _claim(trace: Trace, found: Mismatch) -> Message:
     if found.what == "order":
         return message("mismatch.order", ranks=ranks, seq=seq, group=group, others=others)
     if found.what == "left_out":
-        usual = _issue(found.usual)
+        usual = issue_message(found.usual)
         return message("mismatch.left_out", ranks=ranks, usual=usual, seq=seq, group=group)
     if found.what == "extra":
-        own = _issue(first)
+        own = issue_message(first)
         return message("mismatch.extra", ranks=ranks, own=own, seq=seq, group=group, others=others)
     return message(
         "mismatch.claim",
@@ -111,6 +78,8 @@ def _claim(trace: Trace, found: Mismatch) -> Message:
 
 def _differing(what: str, issue: Issue) -> Message:
     """Return an operation by its kind, and by its size or its type where members differ in that."""
+    if what == "size" and issue.size_bytes <= 0:
+        return message("mismatch.kind_counted", kind=issue.kind, elements=issue.elements)
     if what == "size":
         return message("mismatch.kind_sized", kind=issue.kind, size_bytes=issue.size_bytes)
     if what == "dtype":
@@ -134,17 +103,19 @@ def _issued(trace: Trace, found: Mismatch, ranks: tuple[int, ...], issue: Issue)
     own = own[own["group_id"].astype(str) == found.group_id]
     place = next((place for place in own["place"] if isinstance(place, str) and place), None)
     if place is None:
-        return message("mismatch.issued", ranks=ranks, issue=_issue(issue))
-    return message("mismatch.issued_at", ranks=ranks, issue=_issue(issue), place=place)
+        return message("mismatch.issued", ranks=ranks, issue=issue_message(issue))
+    return message("mismatch.issued_at", ranks=ranks, issue=issue_message(issue), place=place)
 
 
-def _issue(issue: Issue) -> Message:
+def issue_message(issue: Issue) -> Message:
     """Return an operation as far as it is known."""
-    kind, size_bytes, dtype = issue
+    kind, size_bytes, dtype, elements = issue
     if size_bytes > 0 and dtype:
         return message("mismatch.kind_sized_typed", kind=kind, size_bytes=size_bytes, dtype=dtype)
     if size_bytes > 0:
         return message("mismatch.kind_sized", kind=kind, size_bytes=size_bytes)
     if dtype:
         return message("mismatch.kind_typed", kind=kind, dtype=dtype)
+    if elements > 0:
+        return message("mismatch.kind_counted", kind=kind, elements=elements)
     return message("mismatch.kind", kind=kind)

@@ -11,6 +11,8 @@ from ...wording.words import class_label, counted, sentence
 from ..document import Block, Item, Lines, Listing, Table, facts, section
 from .amounts import milliseconds, shortened
 
+NO_INTERVAL = "one step: no interval"
+"""Said in place of the interval of a change, where a run has but one step."""
 _NOTHING = milliseconds(0.0)
 
 
@@ -38,7 +40,7 @@ def _head(result: Mapping[str, Any]) -> Iterator[str]:
             f"{milliseconds(run['step_time_ns'])} ms{mfu}"
         )
     error = result["error_ns"]
-    chance = "its error is not known" if error is None else f"± {error / 1e6:.3f} ms"
+    chance = NO_INTERVAL if error is None else f"± {error / 1e6:.3f} ms"
     if error is not None and abs(result["change_ns"]) <= error:
         chance += ", so within its error"
     yield f"change of the step: {_signed(result['change_ns'])} ms ({percent_change(result['change_frac'])}; {chance})"

@@ -46,7 +46,7 @@ def rasterize(
         raise ValueError(f"cannot draw {rows} rows x {width} pixels of {t0}..{t1} ns")
     per_pixel_row = -(-rows // MAX_ROWS)
     height = -(-rows // per_pixel_row)
-    is_seen = is_in_window(slices, window_ns)
+    is_seen = np.flatnonzero(is_in_window(slices, window_ns))
     names = ("row", "start_ns", "end_ns", "category")
     row, start, end, category = (slices[name].to_numpy(np.int64)[is_seen] for name in names)
     line = row // per_pixel_row
@@ -55,14 +55,13 @@ def rasterize(
     right = np.clip((end - t0) * scale, 0, width)
     dominant = np.full((height, width), Category.IDLE, dtype=np.uint8)
     most, idle = np.zeros((height, width)), np.full((height, width), float(per_pixel_row))
-    for value in np.unique(category):
-        own = category == value
+    for value in np.flatnonzero(np.bincount(category)):
+        own = np.flatnonzero(category == value)
         covered = _coverage(line[own], left[own], right[own], (height, width))
         idle -= covered
-        wins = covered > most
-        dominant[wins] = value
+        np.copyto(dominant, np.uint8(value), where=covered > most)
         np.maximum(most, covered, out=most)
-    dominant[idle > most] = Category.IDLE
+    np.copyto(dominant, np.uint8(Category.IDLE), where=idle > most)
     return dominant
 
 

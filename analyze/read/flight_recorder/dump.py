@@ -84,6 +84,8 @@ class Operation:
     input_splits: str | None
     """Bytes of each tensor of an all-to-all of lists, one tensor a member."""
     output_splits: str | None
+    elements: int | None
+    """Elements of the message, where its bytes are unknown: old versions keep no types."""
     place: str | None
     """Function, file and line of the program that issued it."""
     duration_ns: int | None
@@ -278,6 +280,8 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
     completed_ns = _stamp(entry.get("time_discovered_completed_ns"))
     is_known = completed_ns is not None or entry.get("state") == "completed"
     length_ms = entry.get("duration_ms")
+    shapes = _list(entry.get(f"{side}_sizes"))
+    size_bytes = _size(shapes, dtypes)
     return Operation(
         record=max(_number(entry.get("record_id")), 0),
         group=group[0],
@@ -285,7 +289,8 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         kind=kind,
         direction=_direction(transfer),
         peer=int(transfer[3][:9]) if transfer else -1,
-        size_bytes=_size(_list(entry.get(f"{side}_sizes")), dtypes),
+        size_bytes=size_bytes,
+        elements=None if size_bytes else _elements(shapes) or None,
         dtype=_text(dtypes[0]) or None,
         created_ns=created_ns,
         started_ns=_stamp(entry.get("time_discovered_started_ns")),
@@ -318,11 +323,19 @@ def _size(shapes: Sequence[Any], dtypes: Sequence[Any]) -> int:
     """Return the bytes of all tensors of one side; 0 where the dump does not tell."""
     total = 0
     for at, shape in enumerate(shapes[:_MOST_TENSORS]):
-        items = 1
-        for length in _list(shape)[:_MOST_DIMS]:
-            items = min(items * max(_number(length, bits=48), 0), 1 << 53)
-        total += items * item_bytes(_text(dtypes[min(at, len(dtypes) - 1)]))
+        total += _items(shape) * item_bytes(_text(dtypes[min(at, len(dtypes) - 1)]))
     return min(total, 1 << 62)
+
+
+def _elements(shapes: Sequence[Any]) -> int:
+    return min(sum(map(_items, shapes[:_MOST_TENSORS])), 1 << 62)
+
+
+def _items(shape: object) -> int:
+    items = 1
+    for length in _list(shape)[:_MOST_DIMS]:
+        items = min(items * max(_number(length, bits=48), 0), 1 << 53)
+    return items
 
 
 def _splits(kind: CollectiveKind, entry: Mapping[str, Any], side: str) -> str | None:

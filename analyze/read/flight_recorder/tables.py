@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from meshscope.probe.schema.columns import TableSpec
-from meshscope.probe.schema.imported_tables import COLLECTIVE_CALL
+from meshscope.probe.schema.imported_tables import COLLECTIVE_CALL, TRANSFER_CALL
 from meshscope.probe.schema.standstill_tables import PROGRESS
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, TABLES
 from meshscope.probe.schema.terms import Axis, Direction, TimeSource
@@ -54,6 +54,7 @@ def dump_tables(dumps: Sequence[Dump]) -> DumpTables:
         (COLLECTIVE, collectives),
         (P2P, transfers),
         (COLLECTIVE_CALL, _calls(dumps, groups)),
+        (TRANSFER_CALL, _transfer_calls(dumps)),
         (PROGRESS, list(_progress(dumps, groups, members))),
     ):
         if rows:
@@ -119,9 +120,22 @@ def _calls(dumps: Sequence[Dump], groups: GroupIdentity) -> list[dict[str, Any]]
             "is_started": operation.is_started,
             "input_splits": operation.input_splits,
             "output_splits": operation.output_splits,
+            "elements": operation.elements,
             "place": operation.place,
         }
         for dump, operation in _operations(dumps, transfers=False)
+    ]
+
+
+def _transfer_calls(dumps: Sequence[Dump]) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": dump.rank,
+            "event_id": operation.record,
+            "elements": operation.elements,
+            "place": operation.place,
+        }
+        for dump, operation in _operations(dumps, transfers=True)
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ import typer
 from meshscope.probe.schema.message import message
 
 from .open_capture import next_command, open_trace, workers
-from .options import DEFAULT_RUNS, RunPath, RunsOption, StepsOption, TopologyOption
+from .options import DEFAULT_RUNS, RunPath, RunsOption, StepsOption, TopologyOption, require_place
 from .output import emit
 
 
@@ -41,7 +40,7 @@ def export(
     """
     from meshscope.analyze.output.export import export_csv, export_hta, export_perfetto
 
-    _check_place(out, to)
+    require_place(out, is_file=to is Target.PERFETTO)
     if to is Target.SUMMARIES:
         _export_summaries(path, out, steps, topology_file)
         return
@@ -61,7 +60,6 @@ def export(
 def _export_summaries(run: Path, out: Path, steps: str | None, topology_file: Path | None) -> None:
     from meshscope.analyze.output.export import export_summaries
     from meshscope.analyze.scale.store import read_summaries
-    from meshscope.probe.schema.message import message
     from meshscope.probe.schema.rundir import require_run
 
     if steps is not None or topology_file is not None:
@@ -70,28 +68,3 @@ def _export_summaries(run: Path, out: Path, steps: str | None, topology_file: Pa
     files = export_summaries(read_summaries(run), out)
     emit("\n".join(str(file) for file in files))
     emit(next_command("diagnose", run, "--workers", workers()))
-
-
-def _check_place(out: Path, to: Target) -> None:
-    """Refuse a place that cannot be meant, before the capture is read.
-
-    A folder for a file, a file for a folder, and a folder that is not there: a slip in the path
-    would make a tree of new ones.
-    """
-    from meshscope.probe.schema.errors import ConfigError
-
-    is_file_wanted = to is Target.PERFETTO
-    if out.exists() and out.is_dir() == is_file_wanted:
-        found, wanted = ("a folder", "file") if is_file_wanted else ("a file", "folder")
-        raise ConfigError(
-            message("refused.foreign", what=found),
-            where=str(out),
-            remedy=message("advice.name_out", wanted=wanted),
-        )
-    if not out.absolute().parent.is_dir():
-        parent = out.parent
-        raise ConfigError(
-            message("refused.no_parent", parent=parent),
-            where=str(out),
-            remedy=message("advice.make_folder", command=shlex.join(["mkdir", "-p", str(parent)])),
-        )

@@ -61,7 +61,9 @@ def _change(finding: Finding, result: Diagnosis) -> list[str]:
     microbatches = result.run.get("microbatches")
     if kind is FindingKind.PIPELINE_BUBBLE and isinstance(microbatches, int):
         return ["--set", f"microbatches={2 * microbatches}"]
-    return ["--fix", kind.value] if kind in _BY_NAME else []
+    # What the replay gave no price to, such as time that nothing recorded, it cannot repair.
+    is_priced = finding.removal_gain_frac is not None
+    return ["--fix", kind.value] if kind in _BY_NAME and is_priced else []
 
 
 def _has_no_peer(rank: int, result: Diagnosis) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,33 @@ def named_path(text: str) -> Path:
     if not text:
         raise typer.BadParameter(str(message("usage.empty_path")))
     return fetched(text)
+
+
+def require_place(out: Path, *, is_file: bool) -> None:
+    """Refuse a place that cannot be meant, before the capture is read.
+
+    A folder for a file, a file for a folder, and a folder that is not there: a slip in the path
+    would make a tree of new ones.
+
+    Raises:
+        ConfigError: Nothing can be written there.
+    """
+    from meshscope.probe.schema.errors import ConfigError
+
+    if out.exists() and out.is_dir() == is_file:
+        found, wanted = ("a folder", "file") if is_file else ("a file", "folder")
+        raise ConfigError(
+            message("refused.foreign", what=found),
+            where=str(out),
+            remedy=message("advice.name_out", wanted=wanted),
+        )
+    if not out.absolute().parent.is_dir():
+        parent = out.parent
+        raise ConfigError(
+            message("refused.no_parent", parent=parent),
+            where=str(out),
+            remedy=message("advice.make_folder", command=shlex.join(["mkdir", "-p", str(parent)])),
+        )
 
 
 RunPath = Annotated[

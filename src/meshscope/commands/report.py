@@ -19,6 +19,7 @@ from .options import (
     StepsOption,
     TopologyOption,
     named_path,
+    require_place,
 )
 from .output import say
 
@@ -62,6 +63,7 @@ def report(
     from meshscope.analyze.findings.diagnosis import account_or_end, diagnosis_of
     from meshscope.probe.schema.errors import ConfigError
 
+    require_place(out, is_file=True)
     if out.suffix.lower() not in _FORMS:
         raise ConfigError(
             message("refused.no_form_of_report"),

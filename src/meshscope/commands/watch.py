@@ -58,6 +58,7 @@ def watch(
         is_gone = are_gone(run)
         trace = _recorded(run, watched.next_step)
         if trace is not None:
+            _require_run_of_probe(trace, run)
             for event in watched.events(trace, now_ns() / 1e9, is_gone=is_gone):
                 emit(_line(event, as_json))
         took_s = now_ns() / 1e9 - look_s
@@ -87,6 +88,24 @@ def _recorded(run: Path, first: int) -> Trace | None:
         if run.is_dir() and not any(run.glob("rank*")):
             return None
         raise
+
+
+def _require_run_of_probe(trace: Trace, run: Path) -> None:
+    """Refuse a trace of another tool: nothing more comes, and its job would be called silent.
+
+    Raises:
+        ConfigError: The probe did not write it.
+    """
+    from meshscope.probe.schema.errors import ConfigError
+    from meshscope.probe.schema.message import message
+
+    shown = trace.capabilities
+    if not (shown.has_steps and shown.records_how_it_ended):
+        raise ConfigError(
+            message("refused.complete_trace"),
+            where=str(run),
+            remedy=message("advice.run_command", command=command_line("diagnose", run)),
+        )
 
 
 def _rested(rest_s: float) -> bool:

@@ -1,8 +1,10 @@
 """What is read for a page before the page asks for it."""
 
+import sys
+
 import pytest
 
-from meshscope.dashboard import create_app
+from meshscope.dashboard import ahead, create_app
 from meshscope.dashboard.background import Background
 from meshscope.dashboard.kept_analysis import KeptAnalyses
 from meshscope.dashboard.store import RunStore
@@ -58,3 +60,9 @@ def test_nothing_is_analysed_ahead(asked):
         "/run/job/overview", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     )
     assert read == []
+
+
+def test_parts_of_figures_are_loaded_before_the_first_page(asked):
+    """Fails when the first figure of a server waits for what plotly loads at its first use."""
+    ahead.draw_nothing()
+    assert {"plotly.graph_objs.heatmap", "plotly.graph_objs.layout.xaxis"} <= sys.modules.keys()

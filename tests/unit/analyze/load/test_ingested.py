@@ -48,6 +48,13 @@ def test_what_was_stored_comes_back(trace, tmp_path: Path):
     assert first["waterfall"] == second["waterfall"]
 
 
+def test_tables_are_for_their_user_alone(trace, tmp_path: Path):
+    """Fails when tables of other tools' traces can be read by others once their run directory is opened to them."""
+    kept = store(trace, tmp_path)
+    modes = {path.stat().st_mode & 0o777 for path in (kept, *kept.rglob("*"))}
+    assert modes == {0o700, 0o600}
+
+
 def test_impossible_times_are_left_out_of_stored_runs_too(trace, tmp_path: Path):
     """Fails when a stored run is believed what the same rows of a capture are not."""
     frame = trace.frame("step").copy()

@@ -185,6 +185,7 @@ def test_a_memory_limit_chooses_as_many_of_the_steps_as_have_room(run, made, tmp
 
 def test_a_limit_that_one_step_exceeds_is_refused_with_what_is_needed(run):
     """The account would begin, and die."""
+    write_summaries(run, InThisProcess(), lambda _: None)
     called = CliRunner().invoke(app, ["diagnose", str(run), "--memory-limit", "100MB"])
     assert called.exit_code
     assert "Give at least 300MB" in str(called.exception)

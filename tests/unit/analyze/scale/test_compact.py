@@ -18,7 +18,7 @@ from meshscope.analyze.load.ingest import Keeping, ingest, open_run
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
 from meshscope.analyze.scale import compact as compacting
-from meshscope.analyze.scale import segments
+from meshscope.analyze.scale import segments, worker_memory
 from meshscope.analyze.scale.compact import compact
 from meshscope.analyze.scale.executors import InThisProcess, LocalProcesses
 from meshscope.analyze.scale.store import write_summaries
@@ -132,25 +132,10 @@ def test_a_worker_reads_as_many_ranks_as_have_room(runs, tmp_path, monkeypatch, 
     _, packed = runs
     whole = summaries(packed, tmp_path / "whole")
     read.clear()
-    monkeypatch.setattr(segments, "MOST_ROWS_AT_ONCE", 500)
+    monkeypatch.setattr(worker_memory, "MOST_ROWS_AT_ONCE", 500)
     assert summaries(packed, tmp_path / "parts") == whole
     assert sorted(rank for ranks in read for rank in ranks) == list(range(RANKS))
     assert {len(ranks) for ranks in read[:-1]} < set(range(1, 32))
-
-
-@pytest.mark.sampled(keep=("250375000.0",))
-@pytest.mark.parametrize("limit_bytes", [1.0, segments.WORKER_BYTES + 500.0 * segments.ROW_BYTES])
-def test_a_limit_below_the_need_reads_fewer_ranks_at_a_time(runs, tmp_path, read, limit_bytes):
-    """Fails when a limit changes a file, leaves a rank out, or does not make the parts smaller."""
-    _, packed = runs
-    whole = summaries(packed, tmp_path / "whole")
-    read.clear()
-    write_summaries(packed, InThisProcess(), nobody, tmp_path / "limited", limit_bytes=limit_bytes)
-    found = {file.name: file.read_bytes() for file in (tmp_path / "limited").glob("*.parquet")}
-    assert {name: whole[name] for name in found} == found
-    assert sorted(rank for ranks in read for rank in ranks) == list(range(RANKS))
-    assert max(map(len, read)) < segments.SEGMENT_RANKS
-    assert limit_bytes > 1.0 or {len(ranks) for ranks in read} == {1}
 
 
 def test_one_rank_is_read_without_the_others(small, monkeypatch):

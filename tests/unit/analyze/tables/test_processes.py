@@ -3,6 +3,9 @@
 import operator
 import os
 import signal
+import subprocess
+import sys
+import time
 from functools import partial
 
 import pytest
@@ -45,3 +48,40 @@ def test_this_process_keeps_its_interrupt():
 def test_cpus_are_those_that_this_process_may_use():
     """A job with two of 64 CPUs would start 64 processes."""
     assert usable_cpus() == len(os.sched_getaffinity(0))
+
+
+_PROGRAM = """
+import os, time
+from meshscope.analyze.tables import processes
+
+if __name__ == "__main__":
+    processes._PRELOADED.append("slow_module")
+    try:
+        processes.map_in_processes(time.sleep, [30], workers=1, on_bytes=abs)
+    except KeyboardInterrupt:
+        os._exit(130)
+"""
+
+
+def test_ctrl_c_while_workers_are_started_shows_no_traceback(tmp_path):
+    """Whoever thinks better of a command in its first second would be shown thirty lines of its insides."""
+    loading = tmp_path / "loading"
+    slow = f"import pathlib, time; pathlib.Path({str(loading)!r}).touch(); time.sleep(30)"
+    (tmp_path / "slow_module.py").write_text(slow)
+    (tmp_path / "main.py").write_text(_PROGRAM)
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "main.py"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    ) as command:
+        until = time.monotonic() + 60
+        while not loading.exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        os.killpg(command.pid, signal.SIGINT)
+        # The end of the text comes when all that were started have gone.
+        _, words = command.communicate(timeout=20)
+    assert (command.returncode, words) == (130, "")

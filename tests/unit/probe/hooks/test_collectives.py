@@ -10,6 +10,7 @@ from meshscope import probe
 from meshscope.probe.compat.torch_names import UnsupportedError
 from meshscope.probe.hooks import collectives as collectives_module
 from meshscope.probe.reader.run import read_run
+from meshscope.probe.schema.pair_sizes import read_pair_sizes
 from meshscope.probe.session import session as session_module
 
 SIZE = 4
@@ -55,6 +56,26 @@ def test_kind_and_size(world, tmp_path, call, kind, size_bytes):
     row = rows_of(tmp_path / "run").iloc[0]
     assert (row["kind"], row["size_bytes"], row["rank"]) == (kind, size_bytes, 1)
     assert row["dtype"] == "float32" or kind == "barrier"
+
+
+@pytest.mark.parametrize(
+    ("call", "sent", "expected"),
+    [
+        (lambda x, y: dist.all_to_all_single(y, x, [1, 2, 0, 5], [3, 1, 4, 0]), (72, 24, 96, 0), (24, 48, 0, 120)),
+        (lambda x, y: dist.all_to_all_single(y, x), (48,) * SIZE, (48,) * SIZE),
+        (lambda x, y: dist.all_to_all(list(y.split([1, 1, 3, 3])), list(x.split([1, 1, 3, 3]))), (24, 24, 72, 72), (24, 24, 72, 72)),
+        (lambda x, y: dist.all_to_all_single(y[:0], x[:0], [0] * SIZE, [0] * SIZE), (0,) * SIZE, (0,) * SIZE),
+    ],
+)  # fmt: skip
+def test_what_each_pair_of_an_all_to_all_carries(world, tmp_path, call, sent, expected):
+    """Fails when a job whose pairs differ has nothing to compare, or is said to differ by wrong bytes."""
+    probe.attach(tmp_path / "run")
+    dist.all_reduce(torch.ones(2))
+    call(torch.ones(8, 6), torch.ones(8, 6))
+    probe.detach()
+    (noted,) = read_pair_sizes(tmp_path / "run" / "rank00001")
+    assert (noted.seq, noted.sent, noted.expected) == (1, sent, expected)
+    assert list(rows_of(tmp_path / "run")["size_bytes"]) == [8, sum(sent)]
 
 
 def test_the_end_is_the_end_of_the_wait(world, tmp_path):

@@ -12,6 +12,8 @@ from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory, read_
 from meshscope.probe.schema.rundir import update_run_manifest
 
 MESH = ParallelLayout(pp=2, dp=2)
+_ENDED = 1 << 23
+"""The number of no process."""
 
 
 @pytest.fixture
@@ -92,12 +94,12 @@ def attempt(tmp_path):
 
 def test_facts_of_a_second_attempt_replace_those_of_the_first(tmp_path, attempt, monkeypatch):
     """Fails when a job that was started anew keeps world size, model or command of its first start."""
-    first, end = attempt(4, pid=1)
+    first, end = attempt(4, pid=_ENDED)
     first.add({"model": {"seq_len": 9}, "microbatches": 8})
     first.learn({"layout": MESH.to_json(), "software": {"torch": "2.0"}})
     end()
     monkeypatch.setenv("MESHSCOPE_COMMAND", '["again"]')
-    second, end = attempt(2, pid=2)
+    second, end = attempt(2, pid=_ENDED)
     second.learn({"layout": ParallelLayout(dp=2).to_json(), "software": {"torch": "2.1"}})
     end()
     run = read_json(tmp_path / MANIFEST_NAME)
@@ -127,7 +129,7 @@ def test_a_process_that_is_attached_again_keeps_what_it_said(tmp_path, attempt):
 
 def test_facts_that_others_wrote_stay(tmp_path, attempt):
     """Fails when a peak that the user has written into the manifest is lost at a restart."""
-    first, end = attempt(4, pid=1)
+    first, end = attempt(4, pid=_ENDED)
     first.add({"microbatches": 8})
     end()
     update_run_manifest(tmp_path, {"peak_flops": 1e15})

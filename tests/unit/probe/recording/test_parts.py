@@ -6,9 +6,12 @@ import sys
 
 import pytest
 
+from meshscope.probe.job.identity import Identity
+from meshscope.probe.job.run_facts import RunFacts
 from meshscope.probe.recording.parts import MOST_PARTS, new_part, other_process
-from meshscope.probe.schema.manifest import read_json, write_json
+from meshscope.probe.schema.manifest import JOB_KEY, read_json, write_json
 from meshscope.probe.schema.ring import RING_NAME
+from meshscope.probe.schema.rundir import write_run_manifest
 
 
 def record(run, rank=0, size=100, most_bytes=10_000):
@@ -118,6 +121,20 @@ def test_a_rank_that_another_job_records_is_left_to_it(job, tmp_path):
     job.stdin.flush()
     assert job.stdout.readline() == b"closed\n"
     assert new_part(run, 0, 10_000)[0].name == "rank00000.2"
+
+
+def test_what_the_first_of_two_jobs_said_of_the_run_stays(job, tmp_path):
+    """Fails when a second job of one name clears the layout and the model that the first has described."""
+    run = tmp_path / "run"
+    stated = {"command": ["first.py"], "microbatches": 3}
+    write_run_manifest(run, stated)
+    changed(run / "rank00000", annotations={JOB_KEY: stated})
+    second = RunFacts()
+    second.add({"microbatches": 5})
+    second.open(run, Identity(rank=0, world_size=2))
+    second.write_due()
+    kept = read_json(run / "manifest.json")
+    assert {name: kept[name] for name in stated} == stated
 
 
 def test_a_killed_process_keeps_no_rank(job, tmp_path):

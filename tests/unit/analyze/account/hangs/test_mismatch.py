@@ -185,6 +185,50 @@ def test_pairs_of_unknown_types_are_not_compared(tmp_path, dtypes, cause):
     assert written(tmp_path, dumps).cause == cause
 
 
+@pytest.mark.parametrize("own", [8, 4])
+def test_dumps_without_types_are_compared_by_elements(tmp_path, own):
+    """Fails when dumps of versions that keep no types hide which rank gives another size."""
+    dumps = {rank: dump(rank, [4, own if rank == 2 else 4]) for rank in range(4)}
+    for value in dumps.values():
+        value["version"] = "2.2"
+        for entry in value["entries"]:
+            del entry["input_dtypes"], entry["output_dtypes"]
+    found = written(tmp_path, dumps)
+    if own == 4:
+        assert found.cause is None
+        return
+    assert (found.cause, found.where["rank"]) == ("mismatch_size", 2)
+    assert "all_reduce of 8 elements instead of all_reduce of 4 elements" in str(found.claim)
+    assert "Rank 2: all_reduce of 8 elements, at train_step" in str(found.evidence[0])
+
+
+def transfer(rank, name, size, line):
+    """Return the dump of a rank that has one transfer open."""
+    value = dump(rank, [4, size], line=line)
+    last = value["entries"][-1]
+    last |= {"is_p2p": True, "p2p_seq_id": 1, "profiling_name": f"nccl:{name}"}
+    last["output_sizes"] = last["input_sizes"]
+    value["pg_status"] = {"0": {"last_enqueued_collective": 1, "last_completed_collective": 1}}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("of_1", "of_2", "cause"),
+    [
+        (("send 1->2", 8, 7), ("recv 2<-1", 4, 9), "mismatch_transfer"),
+        (("send 1->2", 4, 7), ("recv 2<-0", 4, 9), "mismatch_peer"),
+    ],
+)
+def test_file_and_line_of_both_ends_of_a_transfer(tmp_path, of_1, of_2, cause):
+    """Fails when two ranks are named, and nobody knows which of their calls it was."""
+    dumps = {0: dump(0, [4]), 1: transfer(1, *of_1), 2: transfer(2, *of_2), 3: dump(3, [4])}
+    found = written(tmp_path, dumps)
+    assert (found.cause, found.where["ranks"]) == (cause, [1, 2])
+    text = " | ".join(map(str, found.evidence))
+    assert "at train_step (train.py:7)" in text
+    assert "at train_step (train.py:9)" in text
+
+
 @pytest.mark.parametrize("late", [[3], []])
 def test_a_device_that_has_not_begun_what_others_have_is_named(tmp_path, late):
     """Fails when a device that is held by earlier work reads as a link that is stuck on all ranks."""

@@ -59,3 +59,87 @@ def test_both_ends_of_a_transfer_that_differs_are_named(sent, expected, words):
 def test_equal_unknown_or_ended_transfers_are_no_mismatch(sent, expected, is_through):
     """Fails when an unknown size, or records that lost a transfer, accuse two ranks."""
     assert unequal_transfers(broken_off(sent, expected, is_through=is_through)) == []
+
+
+def ends(*rows, absent=(), ranks=(0, 1, 2), calls=()):
+    """Return a dump of open sends and receives: rank, direction, peer and number of each.
+
+    Args:
+        rows: The transfers, all of one group.
+        absent: Ranks that are behind in a collective in which the others wait.
+        ranks: Those with a dump.
+        calls: Rows of ``transfer_call``.
+    """
+    p2p = [
+        {
+            "rank": rank, "direction": direction, "peer": peer, "seq": seq, "group_id": "a", "event_id": at,
+            "size_bytes": 0 if calls else 64, "dtype": None if calls else "Float", "source": "imported",
+            "issue_ns": 1000 * at, "start_ns": 1000 * at, "end_ns": None,
+        }
+        for at, (rank, direction, peer, seq) in enumerate(rows)
+    ]  # fmt: skip
+    waiting = [rank for rank in range(4) if rank not in absent] if absent else []
+    collective = [
+        {"rank": rank, "group_id": "b", "seq": 5, "event_id": 100, "source": "host_issue",
+         "issue_ns": 9000, "start_ns": 9000, "end_ns": None}
+        for rank in waiting
+    ]  # fmt: skip
+    progress = [
+        {
+            "rank": rank,
+            "group_id": "b",
+            "issued_seq": 5 if rank in waiting else 4,
+            "completed_seq": 4,
+        }
+        for rank in ranks
+    ]
+    groups = [{"group_id": name, "ranks": [0, 1, 2, 3] if absent else [0, 1, 2]} for name in "ab"]
+    return trace_of(
+        origin="flight_recorder", ranks=ranks, group=groups, progress=progress, p2p=p2p,
+        collective=collective, transfer_call=list(calls),
+    )  # fmt: skip
+
+
+CROSSED = ((1, "send", 2, 0), (2, "recv", 0, 0))
+
+
+def test_a_send_to_a_rank_that_receives_from_another_names_both():
+    """Fails when a rank that nobody should wait for is said not to have arrived."""
+    (finding,) = hang_findings(ends(*CROSSED))
+    assert (finding.where["ranks"], finding.cause) == ([1, 2], "mismatch_peer")
+    words = "Rank 1 sends to rank 2 on group a, but rank 2 receives from rank 0"
+    assert str(finding.claim) == words
+    assert "Rank 0 has sent nothing to rank 2 in this capture" in map(str, finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("rows", "more"),
+    [
+        ((*CROSSED, (0, "send", 2, 1)), {}),
+        ((*CROSSED, (2, "recv", 1, 0)), {}),
+        (CROSSED, {"absent": (3,), "ranks": (0, 1, 2, 3)}),
+        (CROSSED, {"ranks": (1, 2)}),
+        (((2, "recv", 0, 0),), {}),
+    ],
+    ids=["it sends at times", "also received", "another is away", "no capture", "no send"],
+)
+def test_transfers_that_wait_for_their_turn_are_not_crossed(rows, more):
+    """Fails when ranks that wait behind one that did not arrive are blamed in its place."""
+    assert "mismatch_peer" not in {found.cause for found in hang_findings(ends(*rows, **more))}
+
+
+def test_ends_of_unknown_types_are_compared_by_their_elements():
+    """Fails when dumps of old versions, which keep no types, hide that two ends differ."""
+    places = ["train (a.py:3)", None]
+    calls = [
+        {"rank": at, "event_id": at, "elements": count, "place": places[at]}
+        for at, count in enumerate((1600, 1500))
+    ]
+    (finding,) = hang_findings(ends((0, "send", 1, 0), (1, "recv", 0, 0), calls=calls))
+    assert (finding.where["ranks"], finding.cause) == ([0, 1], "mismatch_transfer")
+    assert "Rank 0 sends 1,600 elements to rank 1" in str(finding.claim)
+    assert "where 1,500 are expected" in str(finding.claim)
+    assert [str(one) for one in finding.evidence] == [
+        "Rank 0: send of 1,600 elements, at train (a.py:3)",
+        "Rank 1: recv of 1,500 elements",
+    ]

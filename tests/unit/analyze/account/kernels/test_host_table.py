@@ -35,6 +35,14 @@ def test_a_trace_of_the_host_alone_gives_its_operators(tmp_path):
         assert words in text
 
 
+def test_steps_without_a_record_of_the_host_are_not_its_time(tmp_path):
+    """Fails when two steps that a job records in depth count with all others, in which the host then does nothing."""
+    events = [step(at, 1_000 * at, 1_000) for at in range(5)]
+    events += [operator("aten::mm", 2_100, 300), operator("aten::add", 3_100, 100)]
+    (row,) = host_time(import_trace(write(tmp_path / "rank0.json", events))).to_dict("records")
+    assert (row["step_ns"], row["operator_ns"]) == (2_000_000, 400_000)
+
+
 def test_annotations_are_projected_to_the_device(tmp_path):
     """Fails when a range of a program is as long as its launches, not as its work on the device."""
     events = [step(1, 0, 10_000), note("forward", 100, 50), note("inner", 120, 20)]

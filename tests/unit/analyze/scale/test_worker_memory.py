@@ -1,0 +1,97 @@
+"""Memory of a worker is kept to its limit: fewer ranks at a time, or a refusal that says what is needed."""
+
+from functools import partial
+
+import pytest
+
+from meshscope.analyze.load.ingested import rows_by_rank, steps_of_ranks
+from meshscope.analyze.scale import segments
+from meshscope.analyze.scale.compact import compact
+from meshscope.analyze.scale.executors import InThisProcess
+from meshscope.analyze.scale.store import write_summaries
+from meshscope.analyze.scale.worker_memory import ROW_BYTES, SUMMARY_ROW_BYTES, WORKER_BYTES
+from meshscope.analyze.synthetic import SyntheticJob
+from meshscope.analyze.synthetic.record import record
+from meshscope.analyze.synthetic.run_directory import write_run
+from meshscope.analyze.synthetic.simulate import make_simulation
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message
+
+RANKS, STEPS = 40, 3
+
+
+def nobody(_count):
+    """Take no notice of progress."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a run in segments."""
+    job = SyntheticJob(
+        layout=ParallelLayout(tp=2, pp=2, dp=RANKS // 4), microbatches=2, steps=STEPS
+    )
+    path = write_run(job, record(make_simulation(job)), None, tmp_path_factory.mktemp("runs"))
+    compact(path, InThisProcess(), nobody)
+    return path
+
+
+@pytest.fixture
+def summarized(run, tmp_path):
+    """Return a function that makes summaries within a memory, and returns them by name."""
+
+    def make(limit_bytes=None, name="limited"):
+        write_summaries(run, InThisProcess(), nobody, tmp_path / name, limit_bytes=limit_bytes)
+        return {file.name: file.read_bytes() for file in (tmp_path / name).glob("*.parquet")}
+
+    return make
+
+
+@pytest.fixture
+def needed(run):
+    """Return the memory that the records of some ranks need."""
+    steps = steps_of_ranks(run, range(segments.SEGMENT_RANKS))
+    assert steps == segments.SEGMENT_RANKS * STEPS
+    largest = max(rows_by_rank(run).values())
+    return lambda ranks: float(
+        WORKER_BYTES + steps * SUMMARY_ROW_BYTES + ranks * largest * ROW_BYTES
+    )
+
+
+@pytest.mark.parametrize("at_once", [1, 5])
+def test_a_limit_below_the_need_reads_fewer_ranks_at_a_time(
+    summarized, needed, monkeypatch, at_once
+):
+    """Fails when a limit changes a file, leaves a rank out, or does not make the parts smaller."""
+    whole, read, load = summarized(name="whole"), [], segments.load_trace
+    monkeypatch.setattr(
+        segments,
+        "load_trace",
+        lambda run, wanted: read.append(wanted.ranks) or load(run, wanted=wanted),
+    )
+    assert summarized(needed(at_once)) == whole
+    assert sorted(rank for ranks in read for rank in ranks) == list(range(RANKS))
+    assert at_once <= max(map(len, read)) <= 2 * at_once
+
+
+def test_a_limit_that_one_rank_exceeds_is_refused_with_what_is_needed(run, summarized, needed):
+    """The command would take more than it was given without a word, or the system would kill it."""
+    limit = needed(1) - ROW_BYTES
+    with pytest.raises(ConfigError) as refused:
+        summarized(limit)
+    words = message("refused.rank_needs_memory", rows=max(rows_by_rank(run).values()))
+    assert refused.value.what == str(words)
+    assert refused.value.remedy == str(message("advice.memory_limit", least=240))
+    # What is there already needs no memory.
+    assert summarized() == summarized(limit)
+
+
+def test_memory_of_one_part_is_given_back_before_the_next(summarized, needed, monkeypatch):
+    """A limit would be exceeded by what earlier ranks took."""
+    given = []
+    monkeypatch.setattr(segments, "release_unused", partial(given.append, None))
+    summarized(needed(1))
+    assert len(given) >= RANKS / 2
+    given.clear()
+    summarized(name="free")
+    assert not given
