@@ -141,7 +141,12 @@ def all_steps(windows: StepWindows) -> BadSteps:
     return BadSteps(steps, steps)
 
 
-def bad_steps(windows: StepWindows, cost_ns: pd.Series, cost_frac: float | None) -> BadSteps:
+def bad_steps(
+    windows: StepWindows,
+    cost_ns: pd.Series,
+    cost_frac: float | None,
+    least_frac: float = MIN_COST,
+) -> BadSteps:
     """Return the steps that carry a cause.
 
     They are set apart from the others by a gap: each costs at least ``MIN_GAP`` times what
@@ -152,6 +157,7 @@ def bad_steps(windows: StepWindows, cost_ns: pd.Series, cost_frac: float | None)
         windows: The analysed steps.
         cost_ns: What the cause costs, by step; in a step that is not there, nothing.
         cost_frac: What it costs over all steps, as a share of the step; None if not known.
+        least_frac: From which cost on it is worth a finding.
 
     ==== ======= ================================
     step cost_ns carries 10 % of the step?
@@ -165,7 +171,7 @@ def bad_steps(windows: StepWindows, cost_ns: pd.Series, cost_frac: float | None)
     total, count = float(cost.sum()), len(cost)
     if count < 2 or total <= 0:
         return all_steps(windows)
-    left = min(MOST_LEFT, MIN_COST / cost_frac) if cost_frac else MOST_LEFT
+    left = min(MOST_LEFT, least_frac / cost_frac) if cost_frac else MOST_LEFT
     ranked = np.sort(cost)[::-1]
     # So little in a step is nothing: if all had it, it would be what may be left.
     seen = np.maximum(ranked, left * total / count)

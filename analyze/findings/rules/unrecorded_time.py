@@ -11,7 +11,7 @@ from ...explain.run_account import Account
 from ...tables.classes import UNATTRIBUTED
 from ...tables.results import Finding
 from ...wording.message import Message, message
-from .bad_steps import per_step
+from .bad_steps import bad_steps, per_step
 from .grading import MIN_COST, severity
 
 MIN_UNRECORDED = 0.05
@@ -36,6 +36,11 @@ def unrecorded_time(account: Account) -> Iterator[Finding]:
     cost = float(share.quantile(0.5, interpolation="lower"))
     if cost < MIN_UNRECORDED:
         return
+    by_step = account.class_by_step(UNATTRIBUTED)
+    when = bad_steps(account.windows, by_step, cost, MIN_UNRECORDED)
+    claim = message("unrecorded_time.claim", share=cost)
+    if when.part is not None:
+        claim = message("unrecorded_time.claim_when", share=cost, part=when.part)
     each = per_step(account.windows)
     step_ns = account.windows.step_time_ns
     places = unrecorded_places(account.ledger, MIN_COST)[:_MOST_PLACES]
@@ -52,8 +57,9 @@ def unrecorded_time(account: Account) -> Iterator[Finding]:
     yield Finding(
         kind=FindingKind.HOST_STALL,
         severity=severity(cost),
-        where={},
-        claim=message("unrecorded_time.claim", share=cost),
+        where=when.where,
+        steps=when.steps,
+        claim=claim,
         cost_frac=cost,
         removal_gain_frac=None,
         confidence=CONFIDENCE,

@@ -134,14 +134,14 @@ class DeviceLinks:
 def device_links(roles: RoledEvents) -> DeviceLinks:
     """Link each device activity to its launch and operator where possible.
 
-    A launch is the first host call with the same correlation. An operator is
+    A launch is the host call with the same correlation, of several the last one before. An operator is
     taken by its id only if it was open at the launch: older versions write correlations
     where newer ones write operator ids. Then the innermost around the launch on its thread counts.
     """
     device = roles.device
     launched = np.unique(device.correlation[device.correlation > 0])
     calls = roles.launch.select(lambda part: _is_in(part.correlation, launched)).events
-    call = first_match(device.correlation, calls.correlation, calls.start)
+    call = launching_call(device, calls)
     is_linked = call >= 0
     launch = take_or(calls.start, call, device.start)
     named = np.unique(device.external_id[device.external_id > 0])
@@ -220,6 +220,36 @@ def first_match(wanted: IntArray, keys: IntArray, order_by: IntArray) -> IntArra
     place = np.searchsorted(keys[order], wanted)
     candidate = order[np.minimum(place, len(keys) - 1)]
     return np.where((wanted > 0) & (keys[candidate] == wanted), candidate, -1)
+
+
+def launching_call(device: Events, calls: Events) -> IntArray:
+    """Return for each device activity the position of the call with its correlation, -1 if there is none.
+
+    Where calls that are not inside each other share a number, as in files put together from several, it is the
+    last that began before the activity; where none did, as with clocks apart, the first.
+    """
+    call = first_match(device.correlation, calls.correlation, calls.start)
+    numbers = np.sort(calls.correlation[calls.correlation > 0])
+    shared = np.unique(numbers[1:][numbers[1:] == numbers[:-1]])
+    unsure = np.flatnonzero(np.isin(device.correlation, shared))
+    if not len(unsure):
+        return call
+    of_shared = np.flatnonzero(np.isin(calls.correlation, shared))
+    order = of_shared[np.lexsort((calls.start[of_shared], calls.correlation[of_shared]))]
+    # One number for number and time together: the times as their places among all of them.
+    times = (calls.start[order], calls.time.end[order], device.start[unsure])
+    _, place = np.unique(np.concatenate(times), return_inverse=True)
+    start, end, begin = np.split(place, np.cumsum([len(one) for one in times[:2]]))
+    group = np.searchsorted(shared, calls.correlation[order]) * (len(place) + 1)
+    wanted = np.searchsorted(shared, device.correlation[unsure]) * (len(place) + 1)
+    reached = np.append(-1, np.maximum.accumulate(group + end)[:-1])
+    # A call inside another, such as that of the driver, is part of it.
+    outer = np.flatnonzero(group + start >= reached)
+    last = np.searchsorted((group + start)[outer], wanted + begin, side="right") - 1
+    found = outer[np.maximum(last, 0)]
+    is_before = (last >= 0) & (group[found] == wanted)
+    call[unsure[is_before]] = order[found[is_before]]
+    return call
 
 
 def take_or(values: IntArray, place: IntArray, default: IntArray) -> IntArray:

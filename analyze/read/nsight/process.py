@@ -13,7 +13,7 @@ from meshscope.probe.schema.terms import KernelCategory
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..kineto.columns import DeviceLinks, StepWindows, first_match, take_or
+from ..kineto.columns import DeviceLinks, StepWindows, launching_call, take_or
 from ..kineto.communication import IssueContext, RankCommunication, rank_communication
 from ..kineto.device_windows import until_device_is_done
 from ..kineto.event_columns import CATEGORIES, Events, IntArray, RoledEvents, SpilledEvents
@@ -144,7 +144,7 @@ def _roles(
         merged_ranks=frozenset(),
         timeless=0,
     )
-    call = first_match(device.correlation, calls.correlation, calls.start)
+    call = launching_call(device, calls)
     launch = take_or(calls.start, call, device.start)
     thread = take_or(calls.thread, call, np.full(len(device), _NO_THREAD, dtype=np.int64))
     around = innermost(host.nested, launch - base_ns, thread)

@@ -142,7 +142,7 @@ def _write(run: Path, collected: Collected, checks: dict[int, TraceCheck], outpu
         stall_ns = collected.stalls_ns.get(rank)
         stall = "" if stall_ns is None else f"  stalled {stall_ns / 1e6:.1f} ms"
         emit(
-            f"{mark}rank {rank}  steps {listed(check.steps) or 'unknown'}  "
+            f"{mark}rank {rank}  steps {_steps(check)}  "
             f"{check.operators} operators  {check.device_events} device events  "
             f"{sealed.size_bytes / 1e6:.2f} MB{stall}"
         )
@@ -157,6 +157,16 @@ def _write(run: Path, collected: Collected, checks: dict[int, TraceCheck], outpu
         )
     if collected.traces and output is Format.TEXT:
         emit(next_command("kernels", run))
+
+
+def _steps(check: TraceCheck) -> str:
+    """Return the steps as the run counts them, and as their rank does where that is different.
+
+    A rank that was attached again does not know how many steps it has missed.
+    """
+    steps = listed(check.steps) or "unknown"
+    is_other = check.own_steps and check.own_steps != check.steps
+    return f"{steps} (by the rank's own count {listed(check.own_steps)})" if is_other else steps
 
 
 def _as_json(run: Path, collected: Collected, checks: dict[int, TraceCheck]) -> dict[str, Any]:

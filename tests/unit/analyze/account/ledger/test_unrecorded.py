@@ -73,12 +73,13 @@ def test_places_add_up_to_the_unrecorded_time(rows):
     assert all(np.diff([one.frac for one in places]) <= 0)
 
 
-def without_optimizer(origin):
-    """Return a healthy job of four replicas, of which no optimizer was recorded."""
+def without_optimizer(origin, steps=range(6)):
+    """Return a healthy job of four replicas, of which the optimizer was not recorded in some steps."""
     job = Job(layout=ParallelLayout(dp=4), microbatches=2, steps=6, optimizer_ns=20 * MS)
     trace = capture(job, uniform(10 * MS, 20 * MS))
     spans = trace.tables["span"]
-    kept = np.array([kind != "optimizer" for kind in spans["kind"].to_pylist()])
+    rows = zip(spans["kind"].to_pylist(), spans["step"].to_pylist(), strict=True)
+    kept = np.array([kind != "optimizer" or step not in steps for kind, step in rows])
     return replace(
         trace, origin=origin, tables={**trace.tables, "span": spans.filter(kept)}, _frames={}
     )
@@ -94,6 +95,16 @@ def test_a_finding_says_where_unrecorded_time_lies():
     between, edge, *_ = map(str, found.evidence)
     assert between == "16.0 ms per step after DP communication: on the wire, before forward"
     assert edge.startswith("4.00 ms per step after DP communication")
+
+
+def test_time_of_one_step_is_not_that_of_all():
+    """Fails when an evaluation in one step is taken for a loop that is slow in every step."""
+    found = diagnose(without_optimizer(OWN, steps=[3])).findings
+    assert [one for one in found if one.cause == "unrecorded"] == []
+    found = diagnose(without_optimizer(OWN, steps=[2, 4])).findings
+    (one,) = (one for one in found if one.cause == "unrecorded")
+    assert one.steps == (2, 4)
+    assert str(one.claim).endswith("known stalls, all of it in steps 2 and 4")
 
 
 def test_a_tool_that_records_less_is_not_said_to_have_seen_all():
