@@ -46,9 +46,9 @@ def passes(stage, replica):
 
 def record(run, rank, replicas, steps):
     """Record one rank."""
-    from meshscope.probe.recording.full_records import FullRecords
     from meshscope.probe.recording.record_heads import carried, collective_head, p2p_head, span_head
     from meshscope.probe.recording.recorder import Recorder, StorageSettings
+    from meshscope.probe.recording.step_sums import FullRecords
     from meshscope.probe.schema.records import LEVEL_CODES
     from meshscope.probe.schema.terms import CaptureLevel, CollectiveKind, Direction, SpanKind
 

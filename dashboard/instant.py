@@ -8,8 +8,7 @@ from typing import Any
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.analyze.output.timeline.at_instant import Transfer, slice_at, transfer_at
 from meshscope.analyze.output.timeline.categories import COMMUNICATION, LABELS, Category
-from meshscope.analyze.wording.labels import axis_label
-from meshscope.analyze.wording.words import capitalised, counted, joined
+from meshscope.analyze.wording.words import axis_label, capitalised, counted, joined
 
 from . import units
 from .loaded_run import LoadedRun

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from meshscope.analyze.wording.labels import class_label
+from meshscope.analyze.wording.words import class_label
 
 from . import units
 from .paths import StepPath

@@ -14,7 +14,7 @@ from meshscope.analyze.output.causes import shown_causes
 from meshscope.analyze.output.json.diagnosis import records_to_json
 from meshscope.analyze.output.straggler_tables import find_stragglers
 from meshscope.analyze.tables.results import ENDS
-from meshscope.analyze.wording.labels import axis_label, place_words
+from meshscope.analyze.wording.words import axis_label, place_words
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 Row = Mapping[str, Any]

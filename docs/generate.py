@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from meshscope.analyze.wording.labels import class_label
+from meshscope.analyze.wording.words import class_label
 from meshscope.probe.schema import terms
 from meshscope.probe.schema.tables import FORMAT_VERSION, TABLES
 
@@ -60,7 +60,7 @@ One record goes this way, from the hook to the page:
 |---|---|
 | a collective is issued; the hook takes two times | `probe/hooks/collectives.py` |
 | the record lies in the ring, which outlives the process | `probe/recording/recorder.py`, `probe/recording/ring.py` |
-| a thread drains the ring into segments | `probe/recording/drain.py`, `probe/recording/writer.py` |
+| a thread drains the ring into segments | `probe/recording/ring.py`, `probe/recording/writer.py` |
 | the segments of all ranks become declared tables | `probe/reader/run.py`, `probe/schema/tables.py` |
 | clocks, axes and steps are aligned; the capture is opened | `analyze/load/load.py`, pass by pass as `analyze/load/passes.py` lists them |
 | members of one collective are matched | `analyze/align/communication/matching.py` |

@@ -16,11 +16,10 @@ from .hooks.sequences import Lengths
 from .job.identity import default_run_path, identify, owner_of
 from .job.kill_switch import is_disabled, why_disabled
 from .listeners import StepListeners
-from .safety.address_space import too_little_address_space
 from .safety.bounded import within
 from .safety.notices import tell
 from .safety.program_signals import pass_on
-from .safety.thread_room import too_few_threads
+from .safety.room import too_few_threads, too_little_address_space
 from .schema.errors import ConfigError, MeshscopeError
 from .schema.layout import ParallelLayout
 from .schema.terms import SpanKind

@@ -20,8 +20,8 @@ from meshscope.probe.schema.message import message
 from .config.checks import require
 from .config.config import TrainerConfig
 from .config.elastic import check_job_size, job_size, warning_of_restarts
+from .config.launcher import torchrun_environment
 from .config.presets import file_text, load_config, preset_names, preset_text
-from .config.slurm import torchrun_environment
 
 _FAILURE = 1
 _USAGE_ERROR = 2

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from meshscope.analyze.tables.trace import Trace
-from meshscope.probe.recording.full_records import FullRecords
 from meshscope.probe.recording.record_heads import collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
+from meshscope.probe.recording.step_sums import FullRecords
 from meshscope.probe.schema.records import (
     COLLECTIVE_CODES,
     DIRECTION_CODES,

@@ -5,7 +5,7 @@ from struct import Struct
 from meshscope.probe.recording.record_heads import STEP_HEADS
 from meshscope.probe.recording.ring import RingWriter
 from meshscope.probe.schema.records import STEP_RECORD
-from meshscope.probe.schema.slots import slot_format
+from meshscope.probe.schema.ring import slot_format
 
 _STORE = Struct(slot_format(STEP_RECORD)).pack_into
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 from tests.synthetic import Job, Machine, capture_of, programs
 
 from meshscope.analyze.account.links.own import bus_factor
-from meshscope.analyze.tables.machines import Card
-from meshscope.analyze.tables.machines import Machine as Host
-from meshscope.analyze.tables.trace import Trace
+from meshscope.analyze.tables.trace import Card, Trace
+from meshscope.analyze.tables.trace import Machine as Host
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 

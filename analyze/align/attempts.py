@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..tables.trace import Trace
-from ..wording.labels import exit_words
-from ..wording.words import is_missing
+from ..wording.words import exit_words, is_missing
 
 _COLUMNS = (
     *("attempt", "first_step", "last_step", "training_step", "ranks", "killed_ranks"),

@@ -48,7 +48,6 @@ from .causes import (
 )
 from .causes.checks import MAX_WAIT_APART, late_waiting, losing, parted
 from .causes.effects import Expected, Work, among_healthy, by_step, peer_centre, place_work
-from .causes.hiding import hiding
 from .causes.idle_released import is_moved, released_gains
 from .causes.launches import LateLaunches, late_launches
 from .causes.shapley import (
@@ -57,6 +56,7 @@ from .causes.shapley import (
     alone_and_last,
     changes,
     coalitions,
+    hiding,
     joining,
     membership,
     shares,
@@ -67,9 +67,10 @@ from .replay.scenarios import replay_scenarios
 from .slow_ranks import DetectionResult
 from .slow_ranks.durations import own_durations
 from .slow_ranks.suspicion import detect_in, steps_of_slow
-from .slow_with_uneven_work import Compared, beside_data
 from .suspects import (
+    Compared,
     arrives_late,
+    beside_data,
     beyond_chance,
     candidates_of,
     compared_ranks,

@@ -20,7 +20,7 @@ import pandas as pd
 from ..align.communication.events import CommunicationEvents
 from ..align.communication.waiting import SYNCHRONISING, stood_waiting
 from ..tables.arrays import FloatArray, IntArray
-from ..tables.extremes import greatest_of_group
+from ..tables.sorting import greatest_of_group
 from .replay.marks import ISSUE, WAIT
 from .replay.program import Program
 

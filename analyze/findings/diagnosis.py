@@ -23,7 +23,7 @@ from ..tables.trace import Trace, places_of
 from ..wording.limits import ordered
 from .measure import NoStepsError, measure
 from .ordered import find
-from .rules.other_steps import with_other_steps
+from .rules.slow_steps import with_other_steps
 from .without_steps import diagnose_without_steps, has_no_steps
 
 _BARS = (*SLOWED, *REFINED, *(name for name in CLASSES if name not in SLOWED))

@@ -7,17 +7,15 @@ from typing import cast
 import pandas as pd
 
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import CaptureLevel, StepDetail, TimeSource
 
 from ..account.bubble import pipeline_bubble
 from ..account.devices.steps import device_steps
 from ..account.ledger.build import Ledger, build_ledger
-from ..account.ledger.grouped import split_grouped
-from ..account.ledger.unseparated import without_guesses, without_unknown_wires
+from ..account.ledger.unseparated import split_grouped, without_guesses, without_unknown_wires
 from ..account.memory.by_stage import memory_by_stage
-from ..account.mfu.possible import possible_utilization
-from ..account.mfu.utilization import utilization
+from ..account.mfu.utilization import possible_utilization, utilization
 from ..account.recording import level_limits
 from ..align.clocks.agreement import clock_offsets
 from ..align.clocks.stamps import settled
@@ -27,8 +25,7 @@ from ..align.communication.waiting import waits_by_rank
 from ..align.steps.windows import StepWindows, step_windows
 from ..explain.attribution import attribute, without_blame
 from ..explain.blame import with_origins
-from ..explain.memory.differences import with_expected
-from ..explain.memory.expected import expected_memory
+from ..explain.memory.expected import expected_memory, with_expected
 from ..explain.not_recorded import unknown_causes
 from ..explain.replay.program import Program, build_program
 from ..explain.run_account import Account

@@ -13,9 +13,8 @@ from ..align.steps.windows import WHOLE_CAPTURE
 from ..explain.run_account import Account
 from ..tables.results import Finding, Where
 from ..tables.trace import Trace
-from ..wording.labels import place_words
 from ..wording.message import message
-from ..wording.words import counted
+from ..wording.words import counted, place_words
 from .ordered import find
 from .rules.ended import how_it_ended
 

@@ -7,8 +7,7 @@ from math import nan
 import pandas as pd
 
 from ..account.memory.by_stage import memory_by_stage
-from ..explain.memory.differences import with_expected
-from ..explain.memory.expected import expected_memory
+from ..explain.memory.expected import expected_memory, with_expected
 from ..explain.metrics import NO_STEPS, metrics_without_steps
 from ..tables.classes import CLASSES, REFINED
 from ..tables.results import Bubble, Diagnosis, Finding, Utilization

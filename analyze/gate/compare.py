@@ -11,7 +11,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ..wording.limits import Limit, ordered
 from ..wording.message import message
-from .counts_check import count_checks
+from .counts import count_checks
 from .facts import Baseline, RunFacts
 from .judge import STEP, Compared, default_margin, judge, logs, undecided
 from .loaded import LoadedRun, common_counts, facts_of, has_times, require_steps, time_limits

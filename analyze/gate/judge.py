@@ -15,9 +15,8 @@ from math import exp, inf, log, log1p, sqrt
 import numpy as np
 
 from ..tables.arrays import FloatArray
-from .interval import Change, change_between
+from .interval import Change, change_between, quantile
 from .results import Check, Reason, Verdict
-from .student import quantile
 
 ERROR = 0.05
 """Of each bound: the interval holds the change in 90 of 100 cases, as usual for equivalence."""

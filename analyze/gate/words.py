@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 
 from ..wording.message import Message, message
-from .counts_check import PREFIX
+from .counts import PREFIX
 from .judge import STEP
 from .moved_time import REST
 from .results import Check, GateResult, Moved, Reason, Verdict

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
-from meshscope.probe.schema.printable import printable
+from meshscope.probe.schema.printable import listed, printable
 from meshscope.probe.schema.rundir import is_run_directory
 
 from ..read.input_paths import look

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..align.clocks.alignment import align
-from ..align.communication.agreed_positions import with_agreed_positions
+from ..align.communication.realignment import with_agreed_positions
 from ..align.steps.rounds import with_rounds
 from ..align.steps.same_step import with_matched_steps
 from ..align.topology.axes import with_axes

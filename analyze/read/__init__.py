@@ -20,11 +20,11 @@ from ..wording.limits import Limit
 from ..wording.message import message
 from .archives import unpack_archives
 from .detect import classify
+from .file_limits import left_out_files
 from .files import InputFile, InputFormat
 from .foreign import nothing_readable
 from .formats import FORMATS, Inputs
 from .input_paths import Found, input_file, look
-from .left_out import left_out_files
 from .mixed_formats import left_out, refuse_several_jobs
 from .packed import unpack
 from .reading import Reading

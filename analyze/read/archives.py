@@ -15,8 +15,8 @@ from ..wording.limits import Limit
 from ..wording.message import message
 from .byte_source import ByteSource
 from .detect import classify
+from .file_limits import left_out_files
 from .files import HEAD_BYTES, InputFile, InputFormat
-from .left_out import left_out_files
 from .scratch import Scratch, require_room, safe_place
 
 _EndOfArchive = tarfile.EOFHeaderError  # type: ignore[attr-defined]

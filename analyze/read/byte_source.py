@@ -1,16 +1,16 @@
-"""The uncompressed bytes of an input file, a piece at a time, however large it is."""
+"""The uncompressed bytes of an input file: a piece at a time, however large it is, or a small one as a whole."""
 
 from __future__ import annotations
 
 import io
 from types import TracebackType
-from typing import BinaryIO, Self, cast
+from typing import BinaryIO, NamedTuple, Self, cast
 
 from isal import isal_zlib
 
 from meshscope.probe.schema.errors import TraceFormatError
 
-from ..wording.message import Text, message
+from ..wording.message import Message, Text, message
 from .files import UTF8_MARK, InputFile
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -142,3 +142,44 @@ class _Inflater:
             where=self._label,
             remedy=message("advice.copy_again"),
         )
+
+
+_PIECE_BYTES = 1 << 20
+
+
+class WholeFile(NamedTuple):
+    """The uncompressed content of a file."""
+
+    content: bytes
+    ends_early: bool
+    """Whether its compressed stream is cut off."""
+
+
+def read_whole(file: InputFile, *, most_bytes: int, remedy: Message) -> WholeFile:
+    """Read a plain or gzip file; memory stays below about twice the bound.
+
+    Args:
+        file: A file on disk, or an archive member whose bytes are held.
+        most_bytes: Larger files are refused, unpacked.
+        remedy: What to do about one that is too large.
+
+    Raises:
+        TraceFormatError: It is too large, cannot be opened, or its stream is damaged.
+    """
+    try:
+        with ByteSource(file) as source:
+            # In pieces: the buffer of one large read would be given room for all at once.
+            pieces, room = [], most_bytes + 1
+            while room > 0 and (piece := source.read(min(room, _PIECE_BYTES))):
+                pieces.append(piece)
+                room -= len(piece)
+            ends_early = source.ends_early
+    except OSError as error:
+        raise TraceFormatError(
+            message("refused.unreadable", error=error.strerror), where=file.label
+        ) from error
+    if not room:
+        raise TraceFormatError(
+            message("refused.larger", most_bytes=most_bytes), where=file.label, remedy=remedy
+        )
+    return WholeFile(b"".join(pieces), ends_early)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 
 from ..wording.limits import Limit
 from ..wording.message import message

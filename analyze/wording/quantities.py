@@ -33,11 +33,10 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
-from meshscope.probe.schema.listing import MOST_LISTED, listed
+from meshscope.probe.schema.printable import MOST_LISTED, listed
 from meshscope.probe.schema.sentences import FORMS, SentenceFormatter, number
 
-from .labels import axis_label, class_label, place_words, rank_words
-from .words import capitalised, counted, joined
+from .words import axis_label, capitalised, class_label, counted, joined, place_words, rank_words
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _LONG_TIMES = ((86_400e9, "days"), (3_600e9, "h"), (60e9, "min"))

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from meshscope.analyze.output.json.bandwidth import Pair
 from meshscope.analyze.tables.arrays import FloatArray, IntArray
-from meshscope.analyze.wording.labels import axis_label
+from meshscope.analyze.wording.words import axis_label
 
 from .. import units
 from ..theme import SEQUENTIAL, plain, styled, with_table

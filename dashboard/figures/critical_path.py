@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from meshscope.analyze.tables.arrays import FloatArray
-from meshscope.analyze.wording.labels import class_label
+from meshscope.analyze.wording.words import class_label
 
 from .. import units
 from ..paths import Outlines

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from meshscope.analyze import Bar
 from meshscope.analyze.output.palette import HATCHED, class_colour, class_meanings
-from meshscope.analyze.wording.labels import class_label
+from meshscope.analyze.wording.words import class_label
 
 from .. import units
 from ..theme import INK, MUTED, plain, styled, with_columns

@@ -10,12 +10,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from meshscope.analyze.explain.volumes.job import Unknown
-from meshscope.analyze.explain.volumes.reasons import ReasonCode
-from meshscope.analyze.explain.volumes.words import UNKNOWN, reason_text
+from meshscope.analyze.explain.volumes.reasons import UNKNOWN, ReasonCode, reason_text
 from meshscope.analyze.output.json.bandwidth import Pair, pair_rows
 from meshscope.analyze.output.text.bandwidth import CHANGES
-from meshscope.analyze.wording.labels import axis_label
-from meshscope.analyze.wording.words import capitalised
+from meshscope.analyze.wording.words import axis_label, capitalised
 
 from .. import units
 from ..figures.communication import (

@@ -12,8 +12,7 @@ from dash.development.base_component import Component
 
 from meshscope.analyze.findings.comparison import unlike
 from meshscope.analyze.output.text.comparison import NO_INTERVAL
-from meshscope.analyze.wording.labels import class_label
-from meshscope.analyze.wording.words import counted, sentence
+from meshscope.analyze.wording.words import class_label, counted, sentence
 from meshscope.probe.schema.errors import MeshscopeError
 
 from .. import units

@@ -10,9 +10,8 @@ from meshscope.analyze import Finding
 from meshscope.analyze.findings.location import ranks_named
 from meshscope.analyze.findings.none_found import nothing_found, unknown_places
 from meshscope.analyze.output.timeline.raster import MAX_SEPARATED_ROWS
-from meshscope.analyze.wording.labels import place_words
 from meshscope.analyze.wording.limits import limit_texts
-from meshscope.analyze.wording.words import sentence
+from meshscope.analyze.wording.words import place_words, sentence
 from meshscope.probe.schema.terms import FindingKind
 
 from .. import units

@@ -9,8 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from meshscope.analyze.wording.labels import rank_words
-from meshscope.analyze.wording.words import capitalised, sentence
+from meshscope.analyze.wording.words import capitalised, rank_words, sentence
 
 from .. import units
 from ..addresses import csv_address, page_address

@@ -10,8 +10,7 @@ from dash.development.base_component import Component
 
 from meshscope.analyze.account.links.phases import Phase
 from meshscope.analyze.account.links.words import UNKNOWN, fault_words
-from meshscope.analyze.wording.labels import axis_label
-from meshscope.analyze.wording.words import capitalised
+from meshscope.analyze.wording.words import axis_label, capitalised
 
 from .. import units
 from ..figures.links import port_figure

@@ -14,9 +14,8 @@ from meshscope.analyze import Bar, Finding
 from meshscope.analyze.findings.none_found import nothing_found
 from meshscope.analyze.output.causes import shown_causes, waiting_sum
 from meshscope.analyze.output.palette import HATCHED
-from meshscope.analyze.wording.labels import class_label, place_words
 from meshscope.analyze.wording.quantities import percent
-from meshscope.analyze.wording.words import sentence
+from meshscope.analyze.wording.words import class_label, place_words, sentence
 
 from .. import units
 from ..addresses import csv_address, page_address

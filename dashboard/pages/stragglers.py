@@ -10,8 +10,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from meshscope.analyze.findings.none_found import nothing_found
-from meshscope.analyze.wording.labels import place_words
-from meshscope.analyze.wording.words import capitalised, counted, sentence
+from meshscope.analyze.wording.words import capitalised, counted, place_words, sentence
 
 from .. import units
 from ..addresses import csv_address, page_address

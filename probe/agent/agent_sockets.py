@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..control.directory import make_directory, run_name
-from ..control.fields import Whole
-from ..control.request_log import RequestLog
-from ..control.server import ControlServer
-from ..control.verbs import Verb, VerbRegistry
+from ..control.server import ControlServer, RequestLog
+from ..control.verbs import Verb, VerbRegistry, Whole
 from ..schema.errors import MeshscopeError
 from .metrics_server import MetricsServer, loopback_listener, unix_listener
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..job.new_parts import NewParts
+from ..job.lifetimes import NewParts
 from ..recording.rank_manifest import boot_id
 from ..schema.errors import MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, read_json

@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..control.fields import Field, Whole, Word
-from ..control.verbs import Refusal, Verb
+from ..control.verbs import Field, Refusal, Verb, Whole, Word
 from ..deep.kineto_fabric import KinetoDaemon, configuration
 from ..deep.names import kineto_directory, trace_folder
 from ..deep.rank_traces import MOST_STEPS

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 from ..schema.errors import SegmentError
 from ..schema.message import message
 from ..schema.reading import open_file
-from ..schema.ring import HEADER_BYTES, RingHeader
-from ..schema.slots import FIRST_SEQ, SLOT_BYTES, committed, slot_dtype, split_records
+from ..schema.ring import (
+    FIRST_SEQ,
+    HEADER_BYTES,
+    SLOT_BYTES,
+    RingHeader,
+    committed,
+    slot_dtype,
+    split_records,
+)
 
 if TYPE_CHECKING:
     import numpy as np

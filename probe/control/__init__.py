@@ -6,8 +6,7 @@ JSON; there is no code, no path and no pickle on the wire.
 
 To add a verb, describe it and add it to the registry of the server::
 
-    from meshscope.probe.control.fields import Flag, Whole
-    from meshscope.probe.control.verbs import Refusal, Verb
+    from meshscope.probe.control.verbs import Flag, Refusal, Verb, Whole
     from meshscope.probe.schema.message import message
 
     def arm(values):                        # on the control thread; be quick

@@ -15,8 +15,14 @@ from ..schema.errors import ConfigError, MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, read_json
 from ..schema.message import message
 from .client import Endpoint, endpoint_at, endpoints_in, remove_if_dead, remove_left_behind
-from .directory import check_trusted, existing_directories, run_name
-from .pointers import Pointer, boot_id, read_pointers
+from .directory import (
+    Pointer,
+    boot_id,
+    check_trusted,
+    existing_directories,
+    read_pointers,
+    run_name,
+)
 
 _POLL_S = 0.01
 

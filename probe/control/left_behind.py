@@ -8,9 +8,8 @@ from pathlib import Path
 
 from ..schema.errors import ConfigError
 from .client import endpoint_at, remove_if_dead
-from .directory import check_trusted
+from .directory import FOLDER, Pointer, boot_id, check_trusted, pointers_by_path
 from .finding import is_alive
-from .pointers import FOLDER, Pointer, boot_id, pointers_by_path
 
 
 def remove_of_killed_ranks(run_path: Path) -> None:

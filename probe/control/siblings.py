@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..clock import now_ns
-from ..job.ends import is_of_this_host, note_end_once, wait_status
+from ..job.lifetimes import is_of_this_host, note_end_once, wait_status
 from ..safety.threads import start_deaf
-from ..schema.descriptors import OwnDescriptor
 from ..schema.errors import MeshscopeError
 from ..schema.manifest import MANIFEST_NAME, rank_of_name, read_json
+from ..schema.reading import OwnDescriptor
 from .client import Endpoint, endpoint_at, endpoints_in
 
 MOST_WATCHED = 4

@@ -16,9 +16,8 @@ from typing import Any
 
 from ..compat.profiler import kineto_iterations
 from ..compat.torch_names import UnsupportedError
-from ..control.fields import Choice, Whole, Word
 from ..control.rank_control import RankControl
-from ..control.verbs import Refusal, Verb
+from ..control.verbs import Choice, Refusal, Verb, Whole, Word
 from ..safety.program_signals import pass_on
 from ..schema.deep_trace import TraceName, raw_file
 from ..schema.manifest import rank_directories

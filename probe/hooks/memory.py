@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ..compat.torch_names import cuda_device, cuda_memory_reader
 from ..job.run_facts import RunFacts
-from ..schema.descriptors import OwnDescriptor
+from ..schema.reading import OwnDescriptor
 from ..schema.records import MEMORY_PHASE_CODES
 from ..schema.terms import MemoryPhase
 from .base import Capture

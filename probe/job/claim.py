@@ -12,8 +12,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ..schema.descriptors import OwnDescriptor
 from ..schema.manifest import FILE_MODE
+from ..schema.reading import OwnDescriptor
 
 _HELD: set[Claim] = set()
 

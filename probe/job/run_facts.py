@@ -14,7 +14,7 @@ from typing import Any
 from meshscope import __version__
 
 from ..clock import unix_ns
-from ..recording.other_job import other_process
+from ..recording.parts import other_process
 from ..recording.rank_manifest import boot_id
 from ..safety.notices import tell
 from ..schema.errors import ConfigError, RunDirectoryError

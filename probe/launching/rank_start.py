@@ -27,10 +27,9 @@ from ..job.identity import (
 from ..safety import forked_exit
 from ..safety.notices import tell
 from ..safety.program_signals import pass_on
-from ..safety.thread_room import too_few_threads
-from ..watches.group_watch import GroupWatch
+from ..safety.room import too_few_threads
 from ..watches.imports import ImportWatch
-from ..watches.optimizer_watch import OptimizerWatch
+from ..watches.job_watch import GroupWatch, OptimizerWatch
 
 
 class _Stderr:

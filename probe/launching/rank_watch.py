@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..clock import now_ns
-from ..job.ends import is_of_this_host, note_end, wait_status
-from ..job.new_parts import NewParts, Part
+from ..job.lifetimes import NewParts, Part, is_of_this_host, note_end, wait_status
 from ..schema.errors import RunDirectoryError
 from ..schema.manifest import MANIFEST_NAME, read_json
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..recording.rank_manifest import boot_id
 from ..schema.errors import RunDirectoryError
-from ..schema.listing import listed
 from ..schema.manifest import ENDED_NAME, MANIFEST_NAME, rank_directories, read_json
+from ..schema.printable import listed
 from .run_place import RunPlace
 
 _UNKNOWN_END = "killed, or ended by os._exit,"

@@ -24,10 +24,9 @@ import pyarrow.compute as pc
 
 from ..schema.manifest import JOB_KEY
 from ..schema.note import Note, note
-from .attempt_table import AttemptFacts, sequel, stated_training_step
-from .failed_first import failed_first
 from .joined_parts import Shifts, concatenated
-from .part_times import FAR_NS, PartTimes, boot_of
+from .manifest_tables import AttemptFacts, sequel, stated_training_step
+from .part_times import FAR_NS, PartTimes, boot_of, failed_first
 from .rank_records import ATTEMPT, RankRecords
 from .step_numbers import align_steps, attached_while_running
 

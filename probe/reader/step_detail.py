@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schema.records import COMMUNICATION_SUM_RECORD, LEVEL_CODES, MADE_BY_THE_WRITER, NO_WORD
-from ..schema.slots import FIRST_SEQ
+from ..schema.ring import FIRST_SEQ
 from ..schema.terms import CaptureLevel, StepDetail
 
 Ints = NDArray[np.int64]

@@ -43,15 +43,15 @@ from ..schema.records import (
     UNKNOWN,
     RecordType,
 )
-from ..schema.slots import slot_format
+from ..schema.ring import slot_format
 from ..schema.terms import Axis
 from ..settings.config import MOST_CLOSE_S, MOST_FLUSH_S
-from .file_system import slow_file_system_of
 from .pair_notes import PairNotes
 from .parts import new_part
 from .rank_manifest import RankManifest
 from .record_heads import NOT_CARRIED, STEP_HEADS, memory_head
 from .ring import RingWriter
+from .ring_copy import slow_file_system_of
 from .writer import SegmentWriter, StorageSettings
 
 __all__ = [

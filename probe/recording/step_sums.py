@@ -4,16 +4,21 @@ This runs in the writer thread, on whole batches: the hooks and the ring know
 nothing of it, and the ring holds every record. A step is summed when the second step
 after it has ended: until then the end of an operation may still be reported, by a device too that is behind
 its host. What reaches into a step that is kept in full is kept itself.
+
+Of some steps every communication record goes to disk. The choice looks at the number of the step alone, so that all ranks keep the same
+steps without talking.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from ..schema.errors import ConfigError
+from ..schema.message import message
 from ..schema.records import COMMUNICATION_SUM_RECORD, NO_WORD, SPAN_CODES
 from ..schema.terms import COMPUTE_KINDS, CollectiveKind, SpanKind
-from .full_records import FullRecords
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +26,43 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.void]
     Ints = NDArray[np.int64]
+
+
+FULL_RECORDS = "full_records"
+"""Annotation of a rank that says which steps have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullRecords:
+    """The steps whose communication is kept record by record."""
+
+    first_steps: int = 0
+    """All steps before this one …"""
+    every_steps: int = 1
+    """… and of the later ones each whose number this divides; 0 for none."""
+
+    def __post_init__(self) -> None:
+        """Validate.
+
+        Raises:
+            ConfigError: A number is negative.
+        """
+        for name, value in asdict(self).items():
+            if value < 0:
+                raise ConfigError(message("refused.below_0"), where=f"full_records.{name}")
+
+    @property
+    def are_all(self) -> bool:
+        """Tell whether no step is kept as sums."""
+        return self.every_steps == 1
+
+    def of(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return for each step whether its records are kept."""
+        kept: NDArray[np.bool_] = steps < self.first_steps
+        if self.every_steps:
+            kept |= steps % self.every_steps == 0
+        return kept
+
 
 _ISSUES = ("collective", "p2p")
 _MOST_PENDING = 1 << 18

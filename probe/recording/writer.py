@@ -20,14 +20,12 @@ from ..schema.errors import ConfigError
 from ..schema.message import message
 from ..schema.record_payloads import encode_records
 from ..schema.records import DRAINED_RECORD
-from ..schema.slots import SLOT_BYTES, split_records
-from .drain import RingDrain
-from .full_records import FULL_RECORDS, FullRecords
+from ..schema.ring import SLOT_BYTES, split_records
 from .rank_manifest import RankManifest
-from .ring import RingWriter
+from .ring import RingDrain, RingWriter
 from .ring_copy import RingCopy
 from .segment_series import SegmentSeries, SeriesBounds
-from .step_sums import Fold, joined
+from .step_sums import FULL_RECORDS, Fold, FullRecords, joined
 
 if TYPE_CHECKING:
     import numpy as np

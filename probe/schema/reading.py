@@ -1,8 +1,11 @@
-"""Opens the files of a run directory for reading, whatever lies in their places.
+"""Files in a process that is not ours: opened whatever lies in their places, or kept open for long.
 
 A run directory may come from somebody else, so a name in it need not be a file:
 a pipe would block its reader, a device has no end, and a symbolic link may lead to
 a file that was never part of the run. The probe writes none of these.
+
+A program that makes itself a daemon closes whatever is open (``os.closerange``), and the next file
+that it opens gets a number that was ours. To write there, or to close it, would be to its harm.
 """
 
 from __future__ import annotations
@@ -55,3 +58,33 @@ def file_hash(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             found.update(chunk)
     return found.hexdigest()
+
+
+class OwnDescriptor:
+    """A descriptor that is used only while it is the file that it was in the beginning."""
+
+    __slots__ = ("_file", "number")
+
+    def __init__(self, number: int) -> None:
+        """Take an open descriptor over."""
+        self.number = number
+        self._file = _file_of(number)
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the number still stands for that file."""
+        return self._file is not None and _file_of(self.number) == self._file
+
+    def close(self) -> None:
+        """Close it, if it is still ours; a second call does nothing."""
+        if self.is_open:
+            os.close(self.number)
+        self._file = None
+
+
+def _file_of(number: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,6 +1,6 @@
 """The records of a capture: fixed binary forms, each of which fits one ring slot.
 
-All numbers are little-endian; where they lie in a slot is reported in ``schema.slots``.
+All numbers are little-endian; where they lie in a slot is reported in ``schema.ring``.
 Each record has a slot sequence number, which is unique within the rank and
 serves as event id. Words of a closed vocabulary are stored as their position
 in the enum (``probe.schema.terms``), names as indices into the rank manifest,

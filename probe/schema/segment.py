@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from .descriptors import OwnDescriptor
 from .errors import FormatVersionError
 from .manifest import check_format_version, create_file
 from .message import message
-from .reading import open_file
+from .reading import OwnDescriptor, open_file
 from .tables import FORMAT_VERSION
 
 MAGIC = b"MSB"

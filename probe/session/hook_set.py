@@ -24,7 +24,7 @@ from ..hooks.tags import MessageTags
 from ..job.run_facts import RunFacts
 from ..schema.records import LEVEL_CODES
 from ..schema.terms import CaptureLevel
-from ..settings.levels import level_reached, sources_of
+from ..settings.config import level_reached, sources_of
 from ..watches.imports import ImportWatch
 
 _PROBE = "meshscope.probe"

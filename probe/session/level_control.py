@@ -31,7 +31,7 @@ from ..schema.sampling import (
     next_window,
 )
 from ..schema.terms import CaptureLevel
-from ..settings.levels import level_below, level_of
+from ..settings.config import level_below, level_of
 from .hook_set import HookSet
 from .sample_order import Sample, SampleOrder
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..clock import now_ns
-from ..recording.file_system import slow_file_system_of
+from ..recording.ring_copy import slow_file_system_of
 from ..schema.errors import RunDirectoryError
 from ..schema.manifest import read_json, write_json
 from ..schema.sampling import ONE_IN

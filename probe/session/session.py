@@ -27,10 +27,9 @@ from ..job.identity import (
 from ..job.kill_switch import DisableWatch
 from ..job.run_facts import RunFacts, software
 from ..listeners import StepListeners
-from ..recording.early import EarlyRecorder
-from ..recording.full_records import FullRecords
-from ..recording.open_recorder import NullRecorder, open_recorder
+from ..recording.open_recorder import EarlyRecorder, NullRecorder, open_recorder
 from ..recording.recorder import Recorder, StorageSettings
+from ..recording.step_sums import FullRecords
 from ..safety.bounded import within
 from ..safety.program_signals import is_the_programs, pass_on
 from ..schema.errors import MeshscopeError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..control.rank_control import VerbMaker
-from ..control.rank_verbs import recording_verbs
+from ..control.rank_control import VerbMaker, recording_verbs
 from ..deep.rank_traces import trace_verbs
 
 VERB_MAKERS: tuple[VerbMaker, ...] = (recording_verbs, trace_verbs)

@@ -18,8 +18,8 @@ import torch
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.message import message
 
-from ..config.checkpoint_config import AFRESH, LATEST
 from ..config.config import TrainerConfig
+from ..config.sections import AFRESH, LATEST
 from ..parallel.comm import Communicator
 from ..parallel.mesh import Mesh
 from .folder import (

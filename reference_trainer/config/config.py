@@ -11,15 +11,19 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import Axis
 
-from .checkpoint_config import CheckpointConfig
 from .checks import in_range, require
-from .data_config import DataConfig
-from .device_config import DeviceConfig, PaceConfig
 from .fault_spec import FaultSpec
-from .model_config import ModelConfig
-from .replica_config import DataParallelConfig, MemoryConfig, check_gradients
+from .parallel_config import (
+    ContextConfig,
+    DataParallelConfig,
+    MemoryConfig,
+    MoeConfig,
+    TensorConfig,
+    check_gradients,
+    check_splits,
+)
 from .schedule_config import ScheduleConfig
-from .split_config import ContextConfig, MoeConfig, TensorConfig, check_splits
+from .sections import CheckpointConfig, DataConfig, DeviceConfig, ModelConfig, PaceConfig
 
 __all__ = [
     "CheckpointConfig",

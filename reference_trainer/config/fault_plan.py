@@ -21,7 +21,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.message import message
 
-from .conversion import typed
+from .checks import typed
 from .fault_spec import ALL_RANKS, FaultSpec
 
 

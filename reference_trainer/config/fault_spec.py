@@ -66,13 +66,11 @@ class FaultSpec:
     axis: Literal["", "tp", "pp", "dp", "cp", "ep"] = ""
     """slow_link: axis of the slow group."""
     peer: int | None = None
-    """slow_link: the other end; only messages between ``rank`` and ``peer`` are delayed, and the
-    collectives of their group, which all pass over that link."""
+    """slow_link: the other end; only messages between it and ``rank``, and their collectives, are late."""
     first: int = 0
     """slow_link: only so many operations of each step on the axis, from the first on; 0: all."""
     part: Literal["", "layers", "embed", "head"] = ""
-    """heavy_stage: what of the stage gets heavier; ``embed`` is on the first stage, ``head`` on
-    the last."""
+    """heavy_stage: what gets heavier; ``embed`` is on the first stage, ``head`` on the last."""
     stage: int | None = None
     """heavy_stage: the stage, by its place in the model, whose ``layers`` get heavier."""
     stopped_frac: float = 0.0
@@ -180,8 +178,7 @@ class FaultSpec:
             self._refuse(message("refused.no_part"), message("advice.part_of_stage"))
         if (self.part == "layers") != (self.stage is not None):
             self._refuse(
-                message("refused.stage_of_layers_only"),
-                message("advice.stage_with_layers"),
+                message("refused.stage_of_layers_only"), message("advice.stage_with_layers")
             )
 
     def _refuse(self, what: Message, remedy: Message) -> None:

@@ -12,8 +12,8 @@ from typing import Any, get_args, get_type_hints
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.message import message
 
+from .checks import typed
 from .config import TrainerConfig
-from .conversion import typed
 from .elastic import fit_job
 from .fault_plan import parse_fault
 

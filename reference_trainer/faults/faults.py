@@ -3,8 +3,7 @@
 Each kind of fault acts where the real one would: a slow rank inside the module
 call of its stage, a slow link between the transfer and the wait for it, a stall
 of the data in the process that loads it. This module says when; how is in
-``slow_link.py``, ``host_faults.py``, ``heavy_stage.py``, ``hot_expert.py`` and
-``duty_cycle.py``.
+``slow_link.py``, ``host_faults.py``, ``model_faults.py`` and ``duty_cycle.py``.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ from ..parallel.mesh import Mesh
 from .duty_cycle import DutyCycle, Order, signal_scope
 from .extra_compute import DeviceCompute, ExtraCompute, HostCompute
 from .ground_truth import GroundTruth, Span
-from .heavy_stage import HeavyStage
 from .host_faults import GarbagePause, MemoryGrowth, SlowStorage, read_late
-from .hot_expert import RouterBias
+from .model_faults import HeavyStage, RouterBias
 from .rank_faults import RankFaults
 from .slow_link import FaultyLinks
 

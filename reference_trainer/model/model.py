@@ -22,8 +22,14 @@ from ..config.config import ModelConfig
 from ..parallel.comm import Communicator
 from ..parallel.context_parallel import Attention, ContextSplit, local_attention
 from ..parallel.mesh import MeshGroup
-from ..parallel.tensor_parallel import ColumnLinear, RowLinear, TensorSplit, column_linear
-from ..parallel.vocab_parallel import embed, own_rows
+from ..parallel.tensor_parallel import (
+    ColumnLinear,
+    RowLinear,
+    TensorSplit,
+    column_linear,
+    embed,
+    own_rows,
+)
 from .moe import ExpertSplit, MoeMlp
 from .pace import PartRunner
 

@@ -23,10 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config.split_config import MoeConfig
+from ..config.parallel_config import MoeConfig
 from ..parallel.expert_parallel import Dispatch, ship_all, ship_capacity
-from ..parallel.gradient_groups import Reduction, reduced_over
-from ..parallel.gradient_norm import mark_split
+from ..parallel.gradient_norm import Reduction, mark_split, reduced_over
 from ..parallel.mesh import MeshGroup
 from ..parallel.tensor_parallel import TensorSplit, enter, leave
 from ..parallel.weight_places import split_over

@@ -1,6 +1,6 @@
 """The number formats of weights and activations, and of gradients.
 
-With 16 bits the optimizer keeps fp32 masters (``master_weights.py``;
+With 16 bits the optimizer keeps fp32 masters (``optimizer.py``;
 Micikevicius et al. 2018, arXiv 1710.03740, section 3.1).
 """
 

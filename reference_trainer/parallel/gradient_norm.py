@@ -1,4 +1,4 @@
-"""The norm of the whole model's gradient, and clipping by it.
+"""The gradient of the whole model over its ranks: where it is a sum, its norm, clipping by that.
 
 Each rank adds up the squares of the gradients that it holds, and all-reduces
 over every axis add up the ranks. A gradient that several ranks hold alike (that
@@ -7,12 +7,18 @@ counts with one over their number, so that it counts once.
 
 The norm stays on the device: nothing waits for it on the host. (Pascanu et al.
 2013, arXiv 1211.5063, section 3.2.)
+
+Most parameters are equal on all replicas. A parameter that tensor-parallel
+ranks apply to different tokens is equal on all of them as well, and its
+gradient is a sum over them too; experts are equal on fewer ranks. Summing over
+one wider group at the end of the step costs nothing per layer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 import torch
@@ -94,3 +100,31 @@ class GradientNorm:
         if math.isfinite(self._max_norm):
             foreach_scale(gradients, (self._max_norm / (norm + _TINY)).clamp(max=1.0))
         return norm
+
+
+class Reduction(Enum):
+    """A group of the mesh, by the name of its field."""
+
+    REPLICAS = "replicas"
+    REPLICAS_AND_TP = "replicas_and_tp"
+    EXPERT_REPLICAS = "expert_replicas"
+
+
+def reduced_over(reduction: Reduction, parameter: nn.Parameter) -> nn.Parameter:
+    """Return the parameter, marked with the group over which its gradient is a sum."""
+    parameter.reduction = reduction  # type: ignore[attr-defined]
+    return parameter
+
+
+def reduction_of(parameter: nn.Parameter) -> Reduction:
+    """Return the group over which a parameter's gradient is a sum; by default the replicas."""
+    found: Reduction = getattr(parameter, "reduction", Reduction.REPLICAS)
+    return found
+
+
+def by_reduction(parameters: Iterable[nn.Parameter]) -> dict[Reduction, list[nn.Parameter]]:
+    """Return the parameters of each group that any of them has, in their order."""
+    members: dict[Reduction, list[nn.Parameter]] = {kind: [] for kind in Reduction}
+    for parameter in parameters:
+        members[reduction_of(parameter)].append(parameter)
+    return {kind: found for kind, found in members.items() if found}

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..compat import process_group
-from ..config.device_config import DeviceConfig
+from ..config.sections import DeviceConfig
 
 OPERATIONS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "message"})
 """What can be staged; a message is a send or a receive."""

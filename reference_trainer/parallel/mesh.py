@@ -3,6 +3,11 @@
 Groups are values that are handed to whoever communicates in them; nothing here
 is global. Every group carries its axis as ``group_desc``, by which profilers
 and the probe recognise it.
+
+A simulated mesh is a job of any number of ranks in one process, seen by one of them:
+torch's fake process group takes part in every collective and moves nothing: it
+returns at once, and buffers keep what they had. With tensors that have shapes
+and no memory, nothing is lost by that.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import Axis
 
+from ..compat import FakeStore
 from ..config.checks import in_range
 from ..config.config import DeviceConfig
 from ..config.elastic import LAUNCH, check_job_size
@@ -258,3 +264,20 @@ def own_group(
     if own is None:
         raise ConfigError(message("refused.rank_outside_mesh", rank=rank), where="layout")
     return own
+
+
+@contextmanager
+def open_simulated_mesh(layout: ParallelLayout, rank: int) -> Iterator[Mesh]:
+    """Yield the mesh as one rank sees it; there are no other ranks.
+
+    Its device is a CPU: torch without CUDA cannot even pretend to have another.
+
+    Args:
+        layout: The mesh.
+        rank: The rank, 0 to ``layout.world_size - 1``.
+    """
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
+    try:
+        yield build_mesh(layout, rank, torch.device("cpu"))
+    finally:
+        dist.destroy_process_group()

@@ -18,9 +18,10 @@ from meshscope.analyze.formulas.planning.pipeline_replay import held_peak
 from meshscope.analyze.formulas.schedules.schedule_records import rank_orders, stages_of_rank
 
 from ..config.config import TrainerConfig
-from .block_parts import block_parts, block_tokens
 from .parameter_counts import (
     block_parameters,
+    block_parts,
+    block_tokens,
     embedding_parameters,
     expert_parameters,
     head_parameters,

@@ -1,12 +1,18 @@
-"""The trainer's models in the words of ``probe.schema.model``, whose formulas count their parameters."""
+"""The trainer's models in the words of the formulas: parameters, and what a block keeps of a token.
+
+The parameters are counted by ``probe.schema.model``, what is kept by ``analyze.formulas.planning``.
+The trainer keeps the rows of experts before and after their exchange, where the formula has them
+once, and the paper leaves out the normaliser of attention and the router.
+"""
 
 from __future__ import annotations
 
+from meshscope.analyze.formulas.planning.layer_parts import Part, Sharing, layer_parts
 from meshscope.probe.schema.model import ModelDescription
-from meshscope.probe.schema.model import parameters as formulas
+from meshscope.probe.schema.model import counts as formulas
 
-from ..config.config import ModelConfig
-from ..config.split_config import MoeConfig
+from ..config.config import ModelConfig, TrainerConfig
+from ..config.parallel_config import MoeConfig
 
 DENSE = MoeConfig()
 """One MLP per block."""
@@ -71,3 +77,26 @@ def head_parameters(model: ModelConfig, tp: int = 1) -> int:
 def vocabulary_rows(model: ModelConfig, tp: int) -> int:
     """Return the vocabulary rows of one rank, rounded up."""
     return formulas.vocabulary_rows(described(model), tp)
+
+
+_LEFT_OUT = frozenset({Part.NORMALISER, Part.ROUTER})
+
+
+def block_parts(config: TrainerConfig, *, sequence_parallel: bool) -> dict[Part, float]:
+    """Return bytes for one token on one rank in bf16, by part; they sum to what the paper has."""
+    tp = config.layout.tp
+    sharing = Sharing(tp=tp, expert_tp=tp, shared_by=tp if sequence_parallel else 1)
+    parts = layer_parts(described(config.model, config.moe), 0, sharing)
+    found = {one.part: one.bytes_per_token for one in parts if one.part not in _LEFT_OUT}
+    if config.moe.experts:
+        # A copy of an expert's part on every tensor-parallel rank: its width is split, its rows not.
+        wide = config.model.ffn * config.moe.chosen / tp
+        first = 4 if config.model.family == "llama" else 2
+        found |= {Part.EXPERTS_IN: first * wide, Part.EXPERTS_OUT: 2 * wide}
+        found[Part.ROWS] = 2 * 2 * config.model.hidden * config.moe.chosen
+    return found
+
+
+def block_tokens(config: TrainerConfig) -> int:
+    """Return the tokens of a microbatch on one rank."""
+    return config.microbatch_size * config.model.seq_len // config.layout.cp

@@ -12,11 +12,10 @@ from meshscope.analyze.formulas.schedules.schedule_records import SPLIT_BACKWARD
 
 from ..config.config import TrainerConfig
 from ..faults.faults import FaultInjector
-from ..model.activation_memory import ActivationRunner, ActivationStore
+from ..model.activation_memory import ActivationRunner, ActivationStore, recompute_frac, recomputed
 from ..model.model import Stage
 from ..model.moe import ExpertSplit
 from ..model.pace import NoPace, Pace, PartRunner, WeightPace
-from ..model.recomputation import recompute_frac, recomputed
 from ..parallel.comm import Communicator
 from ..parallel.context_parallel import ContextSplit
 from ..parallel.mesh import Mesh

@@ -34,8 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from ..parallel.mesh import MeshGroup
-from .gradient_buckets import MASTER_DTYPE, Bucket
-from .gradient_wire import Arrival, GradientWire
+from .gradient_wire import MASTER_DTYPE, Arrival, Bucket, GradientWire
 
 _FREED_BUCKETS_IN_FLIGHT = 2
 """With sharded gradients, buckets that may wait for their reduce-scatter at once: more would

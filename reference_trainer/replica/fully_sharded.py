@@ -33,11 +33,20 @@ from ..layout.group_members import shard_groups
 from ..model.model import Stage
 from ..model.precision import model_dtype
 from ..parallel.comm import Communicator
-from ..parallel.gradient_groups import Reduction, by_reduction, reduced_over, reduction_of
-from ..parallel.gradient_norm import Piece, copies_over, gradient_norm, mark_split, split_axes
+from ..parallel.gradient_norm import (
+    Piece,
+    Reduction,
+    by_reduction,
+    copies_over,
+    gradient_norm,
+    mark_split,
+    reduced_over,
+    reduction_of,
+    split_axes,
+)
 from ..parallel.mesh import Mesh, MeshGroup, own_group
 from ..parallel.weight_places import TrainedPart, box_of, hold_box
-from .gradient_buckets import MASTER_DTYPE
+from .gradient_wire import MASTER_DTYPE
 from .memory_account import KeptTensors, local_part, optimizer_state
 from .optimizer import build_optimizer
 

@@ -22,13 +22,11 @@ from meshscope.analyze.formulas.schedules.schedule_records import rank_orders, s
 from ..compat import PASS_TYPES, REDUCE_GRAD, Action, ScheduleRuntime
 from ..config.config import TrainerConfig
 from ..model.model import Stage, StagePart
-from ..model.pace import WeightPace
-from ..model.paced_stage import PacedStage
+from ..model.pace import PacedStage, WeightPace
 from ..model.precision import model_dtype
 from ..parallel.comm import Communicator
 from ..parallel.mesh import Mesh
-from ..parallel.tensor_parallel import TensorSplit
-from ..parallel.vocab_parallel import cross_entropy
+from ..parallel.tensor_parallel import TensorSplit, cross_entropy
 
 
 def stage_part(config: TrainerConfig, stage: int) -> StagePart:

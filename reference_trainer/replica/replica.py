@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from ..config.config import TrainerConfig
 from ..model.model import Stage
 from ..parallel.comm import Communicator
-from ..parallel.gradient_groups import Reduction, by_reduction
-from ..parallel.gradient_norm import gradient_norm
+from ..parallel.gradient_norm import Reduction, by_reduction, gradient_norm
 from ..parallel.mesh import Mesh
 from ..parallel.weight_places import TrainedPart
 from .fully_sharded import FullyShardedReplica

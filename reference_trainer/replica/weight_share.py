@@ -1,7 +1,7 @@
 """Weights that the same ranks hold alike: their gradients, the sums, and what the optimizer updates.
 
 A rank has one share of its weights for each group that sums gradients
-(``gradient_groups.py``), with buckets of its own.
+(``gradient_norm.py``), with buckets of its own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from ..parallel.gradient_norm import Piece, copies_over
 from ..parallel.mesh import MeshGroup
 from ..parallel.weight_places import TrainedPart
 from .data_parallel import GradientReducer, ReductionPlan
-from .gradient_buckets import MASTER_DTYPE, split_into_buckets
-from .gradient_wire import wire_for
-from .master_weights import MasterWeights
+from .gradient_wire import MASTER_DTYPE, split_into_buckets, wire_for
+from .optimizer import MasterWeights
 from .tied_embedding import TiedEmbedding
 
 

@@ -27,9 +27,8 @@ from ..parallel.host_staging import staged_operations
 from ..parallel.mesh import Mesh, Place, open_mesh
 from ..planning.parameter_counts import described, parameter_count
 from ..replica.assembly import Parts, build_parts, own_tokens
-from .data import batches
+from .data import MicrobatchWork, batches
 from .hardware import find_hardware
-from .packing import MicrobatchWork
 from .report import LossReport
 
 

@@ -12,7 +12,7 @@ from torch.distributed.pipelining import PipelineStage
 from meshscope.analyze.formulas.schedules.passes import Pass, PassKind
 
 from ..compat import receive_buffers, take_shapes_for_granted
-from ..replica.live_storage import LiveStorage, Origin
+from ..replica.memory_account import LiveStorage, Origin
 
 
 class Holding(StrEnum):

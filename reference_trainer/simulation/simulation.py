@@ -31,15 +31,13 @@ from meshscope.probe.schema.terms import Axis
 from ..compat import FakeTensorMode
 from ..config.checks import require
 from ..config.config import TrainerConfig
-from ..config.device_config import DeviceConfig, PaceConfig
+from ..config.sections import DeviceConfig, PaceConfig
 from ..faults.faults import FaultInjector
 from ..faults.ground_truth import GroundTruth
 from ..parallel.comm import Communicator, PerfectLinks
-from ..parallel.mesh import Mesh
-from ..parallel.simulated_mesh import open_simulated_mesh
+from ..parallel.mesh import Mesh, open_simulated_mesh
 from ..replica.assembly import Parts, build_parts
-from ..replica.live_storage import LiveStorage, Origin
-from ..replica.memory_account import HeldBytes
+from ..replica.memory_account import HeldBytes, LiveStorage, Origin
 from .pass_watch import Holding, PassWatch
 
 

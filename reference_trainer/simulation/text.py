@@ -10,9 +10,9 @@ from meshscope.probe.schema.layout import MESH_AXES
 from meshscope.probe.schema.terms import ScheduleKind
 
 from ..config.config import TrainerConfig
-from ..planning.activation_terms import BEYOND, activation_terms
 from ..planning.bubble_plan import expected_cost
 from ..planning.memory_plan import RankMemory, memory_plan
+from ..planning.run_memory import BEYOND, activation_terms
 from ..text_table import gigabytes, table
 from .pass_watch import Holding
 from .simulation import SimulatedRank

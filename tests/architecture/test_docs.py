@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from meshscope.analyze.explain.causes import CAUSES
-from meshscope.analyze.gate.budget_metrics import METRICS, MORE_METRICS
+from meshscope.analyze.gate.budgets import METRICS, MORE_METRICS
 from meshscope.analyze.tables.classes import CLASSES, REFINED
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.settings.config import ProbeConfig

@@ -20,8 +20,8 @@ from meshscope.reference_trainer.checkpoint.checkpoint import Checkpoints
 from meshscope.reference_trainer.checkpoint.folder import CheckpointError
 from meshscope.reference_trainer.checkpoint.source import agree_on_source
 from meshscope.reference_trainer.checkpoint.state import PartLoadPlanner, TensorPart
-from meshscope.reference_trainer.config.checkpoint_config import CheckpointConfig
 from meshscope.reference_trainer.config.config import ModelConfig, TrainConfig, TrainerConfig
+from meshscope.reference_trainer.config.sections import CheckpointConfig
 from meshscope.reference_trainer.faults.faults import FaultInjector
 from meshscope.reference_trainer.faults.ground_truth import GroundTruth
 from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks

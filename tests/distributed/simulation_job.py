@@ -8,7 +8,7 @@ from typing import Any
 
 from meshscope.reference_trainer.config.config import TrainerConfig
 from meshscope.reference_trainer.parallel.mesh import Place, open_mesh
-from meshscope.reference_trainer.replica.live_storage import LiveStorage
+from meshscope.reference_trainer.replica.memory_account import LiveStorage
 from meshscope.reference_trainer.simulation.pass_watch import Holding
 from meshscope.reference_trainer.simulation.simulation import SimulatedRank, run_step
 

@@ -22,7 +22,6 @@ from tests.distributed.checkpoint_job import (
 )
 from tests.distributed.trainer_job import run_ranks
 
-from meshscope.reference_trainer.config.checkpoint_config import CheckpointConfig
 from meshscope.reference_trainer.config.config import (
     DataParallelConfig,
     MemoryConfig,
@@ -30,7 +29,8 @@ from meshscope.reference_trainer.config.config import (
     ScheduleConfig,
     TensorConfig,
 )
-from meshscope.reference_trainer.planning.checkpoint_plan import checkpoint_size
+from meshscope.reference_trainer.config.sections import CheckpointConfig
+from meshscope.reference_trainer.planning.dry_run import checkpoint_size
 
 pytestmark = pytest.mark.distributed
 

@@ -17,8 +17,12 @@ from torch import Tensor
 
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.reference_trainer.config.config import ModelConfig, TrainConfig, TrainerConfig
+from meshscope.reference_trainer.config.parallel_config import (
+    ContextConfig,
+    MoeConfig,
+    TensorConfig,
+)
 from meshscope.reference_trainer.config.schedule_config import ScheduleConfig
-from meshscope.reference_trainer.config.split_config import ContextConfig, MoeConfig, TensorConfig
 
 pytestmark = pytest.mark.distributed
 

@@ -18,8 +18,12 @@ from meshscope.reference_trainer.config.config import (
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.config.replica_config import DataParallelConfig, MemoryConfig
-from meshscope.reference_trainer.config.split_config import MoeConfig, TensorConfig
+from meshscope.reference_trainer.config.parallel_config import (
+    DataParallelConfig,
+    MemoryConfig,
+    MoeConfig,
+    TensorConfig,
+)
 from meshscope.reference_trainer.replica.memory_account import account_path
 
 pytestmark = pytest.mark.distributed

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from meshscope.probe.schema.model import describe_model, flops_per_token
-from meshscope.probe.schema.model.parameters import total_parameters
+from meshscope.probe.schema.model.counts import total_parameters
 
 TOKENS = 64
 SIZES = {

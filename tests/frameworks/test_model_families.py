@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from tests.frameworks.test_frameworks import ENVIRONMENT, OWN
 
-from meshscope.probe.schema.model.families import FAMILIES
+from meshscope.probe.schema.model.hugging_face import FAMILIES
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.slow]
 ALLOWED = 0.005

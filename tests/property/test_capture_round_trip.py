@@ -11,9 +11,8 @@ from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording.record_heads import carried, collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.records import MEMORY_VALUES
-from meshscope.probe.schema.ring import HEADER_BYTES, read_ring
+from meshscope.probe.schema.ring import COMMIT_OFFSET, HEADER_BYTES, SLOT_BYTES, read_ring
 from meshscope.probe.schema.segment import SegmentFile, read_segment
-from meshscope.probe.schema.slots import COMMIT_OFFSET, SLOT_BYTES
 from meshscope.probe.schema.terms import CollectiveKind, Direction, MemoryPhase, SpanKind
 
 SLOTS = 256

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshscope.probe.control.fields import Choice, Flag, Whole, Word
 from meshscope.probe.control.messages import (
     MOST_BYTES,
     MessageError,
@@ -21,9 +20,8 @@ from meshscope.probe.control.messages import (
     decode_request,
     encode_request,
 )
-from meshscope.probe.control.request_log import RequestLog
-from meshscope.probe.control.server import ControlServer
-from meshscope.probe.control.verbs import Verb, VerbRegistry
+from meshscope.probe.control.server import ControlServer, RequestLog
+from meshscope.probe.control.verbs import Choice, Flag, Verb, VerbRegistry, Whole, Word
 
 FIELDS = {"n": Whole(0, 9), "f": Flag(), "c": Choice(("a", "b")), "w": Word()}
 

@@ -6,7 +6,7 @@ import pytest
 
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.synthetic import Fault, FaultKind, SyntheticJob, generate
-from meshscope.analyze.tables.machines import Card, Machine
+from meshscope.analyze.tables.trace import Card, Machine
 from meshscope.probe.schema.layout import ParallelLayout
 
 MESH = ParallelLayout(pp=2, dp=4)

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from meshscope.cli import app
-from meshscope.probe.control import pointers
+from meshscope.probe.control import directory
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.manifest import write_json
 from meshscope.probe.schema.rundir import create_run
@@ -87,10 +87,10 @@ def test_a_run_that_has_ended(tmp_path):
 def test_ranks_of_other_hosts_are_left_to_them(tmp_path):
     """Fails when the user is not told where to run the command."""
     run = create_run(tmp_path, "a", {"world_size": 40})
-    (run / pointers.FOLDER).mkdir()
+    (run / directory.FOLDER).mkdir()
     for rank in range(40):
         note = {"rank": rank, "pid": 1, "host": "node-7", "boot_id": "x", "socket": "/x.sock"}
-        write_json(run / pointers.FOLDER / f"rank{rank:05d}.1.json", note)
+        write_json(run / directory.FOLDER / f"rank{rank:05d}.1.json", note)
     code, output = attach("--run", run, "--status")
     assert code == 1
     assert "13, 14, 15 and 24 more are on node-7: run this command there" in output

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from tests.unit.test_gate_command import run, write_steps
 
-from meshscope.analyze.output.text.gate_github import gate_to_annotations, step_summary
-from meshscope.analyze.output.text.gate_gitlab import gate_to_gitlab
-from meshscope.analyze.output.text.gate_openmetrics import gate_to_openmetrics
+from meshscope.analyze.output.text.gate_ci import (
+    gate_to_annotations,
+    gate_to_gitlab,
+    gate_to_openmetrics,
+    step_summary,
+)
 from meshscope.analyze.synthetic import SyntheticJob, generate
 from meshscope.analyze.synthetic.run_directory import write_run
 from meshscope.probe.schema.errors import ConfigError

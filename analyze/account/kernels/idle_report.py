@@ -14,10 +14,17 @@ from ...tables.arrays import IntArray
 from ...tables.intervals import covered_length, pair, subtract, union
 from ...tables.trace import Trace
 from ...wording.message import Message, message
-from .call_names import EVENT_WAIT_CALL
-from .host_waits import host_waits
-from .idle_causes import CAUSES, DEVICE_WAIT, LONG_NS, NOTHING, IdleCauses, device_work, idle_causes
-from .outermost import outermost_operator, python_around
+from .host_waits import host_waits, outermost_operator, python_around
+from .idle import (
+    CAUSES,
+    DEVICE_WAIT,
+    EVENT_WAIT_CALL,
+    LONG_NS,
+    NOTHING,
+    IdleCauses,
+    device_work,
+    idle_causes,
+)
 
 _COLUMNS = ["step", "category", "stream", "start_ns", "dur_ns", "launch_ns", "correlation", "op_id"]
 _SHOWN = 3

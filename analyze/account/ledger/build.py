@@ -19,9 +19,8 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, KernelCategory
 
 from ...align.communication.events import CommunicationEvents
-from ...align.communication.issued import unmatched_events
 from ...align.communication.kernels import axis_by_launch
-from ...align.communication.rows import narrow, sorted_categories
+from ...align.communication.rows import narrow, sorted_categories, unmatched_events
 from ...align.steps.time_lookup import steps_around_passes
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import FloatArray, IntArray

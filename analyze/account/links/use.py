@@ -16,8 +16,7 @@ from ...tables.intervals import pair, total_length
 from ...tables.trace import Trace
 from .counters import FAULTS, PAUSES, growth
 from .own import crossing_events
-from .phases import HostPhases, Phase
-from .rates import phase_rates
+from .phases import HostPhases, Phase, phase_rates
 
 RESOLVED_FRAC = 0.1
 """Standard error of a rate, as a share of the peak, up to which it is stated."""

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pandas as pd
 
-from ...tables.extremes import greatest_of_group, least_of_group, ranks_of_group
-from ...tables.sorting import sorted_in_groups
+from ...tables.sorting import greatest_of_group, least_of_group, ranks_of_group, sorted_in_groups
 from ..communication.events import BLOCKING_NS, CommunicationEvents
 from ..communication.waiting import SYNCHRONISING
 

@@ -26,8 +26,18 @@ from ...tables.trace import Trace
 from ...wording.limits import Limit, has_code
 from ...wording.message import message
 from .evidence import brief, causal_bounds, collective_ends, common_ends
-from .fit import SAME_CLOCK, SOUND, ClockMap, contradict, fit_bounds, fit_common_ends, moved
-from .graph import ClockForest, Comparison, to_middles
+from .fit import (
+    SAME_CLOCK,
+    SOUND,
+    ClockForest,
+    ClockMap,
+    Comparison,
+    contradict,
+    fit_bounds,
+    fit_common_ends,
+    moved,
+    to_middles,
+)
 from .host_samples import moved_samples
 
 LEAST_CORRECTION_NS = 12_000.0

@@ -4,19 +4,24 @@ Where the trace records no sequence numbers, the position of a collective is
 counted from the start of each rank's capture. If one rank saw one more at its
 head, all its positions are off by one, and its collectives differ from those of
 the others in kind or size; if it saw one more in between, those behind it do. Recorded
-numbers may start at other values on some ranks: then they share no position at all.
+numbers may start at other values on some ranks: then they share no position at all. The
+positions that agree take the place of those that each rank counted by itself.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
+from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import CollectiveKind
 
+from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
 
@@ -278,3 +283,30 @@ def _agrees(reference: pd.Series[float], other: pd.Series[float], shift: int) ->
     enough = max(_LEAST_OVERLAP, min(len(reference), len(other)) // 2)
     same = np.array_equal(reference.to_numpy()[at], other.to_numpy()[moved])
     return len(at) >= enough and same
+
+
+def with_agreed_positions(trace: Trace) -> Trace:
+    """Return the trace with the positions of collectives made to agree between ranks.
+
+    Positions that were counted from the start of each rank's capture shift when a
+    rank saw one more.
+    """
+    if not trace.capabilities.counts_positions_by_rank or not trace.row_count("collective"):
+        return trace
+    if len(trace.ranks) == 1 and _is_counted_once(trace.tables["collective"]):
+        return trace
+    frame = trace.frame("collective")
+    named = {name: frame[name].astype(str) for name in ("group_id", "kind")}
+    rows, limits = realign(frame.assign(**named))
+    if not limits:
+        return trace
+    moved = TABLES["collective"].conform(pa.Table.from_pandas(rows, preserve_index=False))
+    found = trace.with_tables({"collective": moved})
+    return replace(found, limits=(*trace.limits, *limits))
+
+
+def _is_counted_once(collectives: pa.Table) -> bool:
+    """Tell if no two collectives share a position: those of one rank then agree with all others."""
+    positions = collectives.select(["group_id", "seq"]).combine_chunks()
+    distinct = positions.group_by(["group_id", "seq"]).aggregate([])
+    return bool(distinct.num_rows == positions.num_rows)

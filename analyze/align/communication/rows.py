@@ -3,6 +3,8 @@
 Columns are taken from the Arrow table one at a time, so that a capture of millions of
 operations is not held in several forms at once. Names are categories in sorted order, and
 numbers are as narrow as they can be.
+
+``in_order_of_issue`` needs no partner to be known.
 """
 
 from __future__ import annotations
@@ -18,10 +20,33 @@ import pyarrow.compute as pc
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import WAIT_SOURCES, Direction, TimeSource
 
-from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
 from ...tables.trace import Trace
 from ..steps.windows import WHOLE_CAPTURE, StepWindows
-from .elements import FLOAT_BYTES, plain_name
+
+FLOAT_BYTES = {
+    **dict.fromkeys(("float64", "double"), 8),
+    **dict.fromkeys(("float32", "float"), 4),
+    **dict.fromkeys(("bfloat16", "float16", "half"), 2),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
+}
+"""Types that another floating type, or scaled integers, can stand for on the wire."""
+ELEMENT_BYTES = {
+    **FLOAT_BYTES,
+    **dict.fromkeys(("int64", "long"), 8),
+    **dict.fromkeys(("int32", "int"), 4),
+    "int16": 2,
+    **dict.fromkeys(("int8", "uint8", "byte", "char"), 1),
+}
+
+
+def plain_name(dtype: object) -> str:
+    """Return the name of a type as the tables here have it.
+
+    >>> plain_name("torch.bfloat16"), plain_name("c10::BFloat16")
+    ('bfloat16', 'bfloat16')
+    """
+    return str(dtype).lower().removeprefix("torch.").removeprefix("c10::")
 
 
 def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
@@ -196,3 +221,44 @@ def _one_of(table: pa.Table, name: str, wanted: tuple[str, ...]) -> BoolArray:
     """Return which rows have one of some values in a column of names."""
     codes, words = _encoded(table, name)
     return np.asarray(np.array([word in wanted for word in words], dtype=bool)[codes])
+
+
+_COLUMNS = (
+    *("event_id", "rank", "axis", "host"),
+    *("start_ns", "end_ns", "wait_start_ns", "wait_end_ns"),
+)
+"""What tells when a rank was in an operation."""
+
+
+def unmatched_events(trace: Trace, windows: StepWindows) -> pd.DataFrame:
+    """Return when each rank was in its operations, without looking for those of its partners.
+
+    Returns:
+        The columns of ``CommunicationEvents`` that one rank alone tells: rank, axis, host, start_ns,
+        end_ns, wait_start_ns, wait_end_ns; in the same order.
+    """
+    collectives, p2p = (
+        communication_rows(trace, windows, name)[list(_COLUMNS)] for name in ("collective", "p2p")
+    )
+    return in_order_of_issue(collectives, p2p)
+
+
+def in_order_of_issue(collectives: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of both, so that equal times keep the order of the program.
+
+    Both are emptied: memory holds one column twice, not all.
+    """
+    parts = [part for part in (collectives, p2p) if len(part)] or [collectives]
+    keys = [np.concatenate([part[name] for part in parts]) for name in ("rank", "event_id")]
+    order = np.argsort(combined(*keys), kind="stable")
+    columns: dict[str, Any] = {}
+    for name in [str(column) for column in parts[0] if column != "event_id"]:
+        columns[name] = _concatenated([part.pop(name) for part in parts])[order]
+    return pd.DataFrame(columns, copy=False)
+
+
+def _concatenated(parts: list[pd.Series]) -> pd.Categorical | npt.NDArray[Any]:
+    """Return the values of all parts; categories stay in sorted order."""
+    if isinstance(parts[0].dtype, pd.CategoricalDtype):
+        return pd.api.types.union_categoricals(parts, sort_categories=True)
+    return np.concatenate([part.to_numpy() for part in parts])

@@ -1,7 +1,16 @@
-"""Which of the common steps are analysed where a capture holds more of some than of others.
+"""Which of the common steps are analysed: by what the capture holds of them, their order in time, their length.
 
 An account must not count communication that was not recorded as compute. So only the
 steps of which the capture holds most are analysed, and what is not known of them is said.
+
+Single steps may be so long that the mean step is like none of them. A compiler at work, a first save or a late connection takes seconds in a step or two, wherever
+they lie. Such steps stay in the account, because what is in them was lost; but it is said how long
+the step is without them.
+
+The windows of steps follow one another in time, in the order of their numbers. The ledger gives each instant of a rank to one step, so its sums are exact only where the
+windows of a rank neither change places nor share time. A counter that was set back, a
+renumbered step or a wrong clock break that. Steps that contradict the order are left out, as
+few as can be; windows that reach into the next one are cut where that begins.
 """
 
 from __future__ import annotations
@@ -15,6 +24,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import StepDetail
 
+from ...tables.arrays import IntArray
 from ...wording.limits import Limit
 from ...wording.message import Message, message
 
@@ -101,3 +111,131 @@ def _uneven(steps: npt.NDArray[np.int64], is_kept: npt.NDArray[np.bool_]) -> Ite
         yield message("doubt.uneven_before", middle=round(own))
     else:
         yield message("doubt.uneven_after", middle=round(own))
+
+
+MIN_RATIO = 3.0
+"""From this many times the median on, a step is long."""
+MAX_FRAC = 0.2
+"""Largest share of the steps that may be long: more of them are a kind of step of their own."""
+MIN_EXCESS = 0.1
+"""Least share of all time that they take beyond the median, to be named."""
+
+
+def long_steps_limit(frame: pd.DataFrame) -> list[Limit]:
+    """Return what single long steps do to the mean, if they do.
+
+    Args:
+        frame: rank, step, start_ns and end_ns of the windows.
+    """
+    length = (frame["end_ns"] - frame["start_ns"]).groupby(frame["step"]).median()
+    usual = float(length.median()) if len(length) else 0.0
+    long = length[length >= MIN_RATIO * usual]
+    if usual <= 0 or not len(long) or len(long) > MAX_FRAC * len(length):
+        return []
+    if len(long) > 2 and len(set(np.diff(long.index.to_numpy()).tolist())) == 1:
+        return []  # Every so many steps: a kind of step of their own, which the mean rightly holds.
+    beyond = float((long - usual).sum()) / float(length.sum())
+    if beyond < MIN_EXCESS:
+        return []
+    return [
+        message(
+            "doubt.long_steps",
+            long=len(long),
+            steps=len(length),
+            ratio=MIN_RATIO,
+            shown=[
+                message("doubt.long_step", step=step, length_ns=float(ns))
+                for step, ns in zip(long.index.tolist(), long.tolist(), strict=True)
+            ],
+            beyond=beyond,
+            rest_ns=float(length.drop(long.index).mean()),
+        )
+    ]
+
+
+MAX_ROUNDING = 1e-3
+"""Windows that share less of a step than this are cut without a word: tools round times to 1 us,
+and clocks of hosts are corrected with a drift."""
+
+
+class OrderedSteps(NamedTuple):
+    """Rows of the ``step`` table of the steps that are left."""
+
+    frame: pd.DataFrame
+    steps: npt.NDArray[np.int64]
+    limits: tuple[Limit, ...]
+
+
+def without_repeats(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Limit]]:
+    """Return possible windows, one a rank and step, sorted by both; the later one counts."""
+    limits: list[Limit] = []
+    possible = (frame["dur_ns"] >= 0).to_numpy(bool)
+    if not possible.all():
+        limits.append(message("missing.negative_steps", lost=int((~possible).sum())))
+        frame = frame[possible]
+    frame = frame.sort_values(["rank", "step", "start_ns"], ignore_index=True)
+    repeated = frame.duplicated(["rank", "step"], keep="last").to_numpy(bool)
+    if repeated.any():
+        limits.append(message("assumed.repeated_steps", again=int(repeated.sum())))
+        frame = frame[~repeated].reset_index(drop=True)
+    return frame, limits
+
+
+def in_order(frame: pd.DataFrame, common: npt.NDArray[np.int64]) -> OrderedSteps:
+    """Return the windows of common steps that rise in time with their numbers, on every rank.
+
+    Args:
+        frame: Rows of the ``step`` table on one clock, sorted by rank and step.
+        common: Steps that every rank in it has, sorted.
+    """
+    frame = frame[frame["step"].isin(common)].reset_index(drop=True)
+    if len(common) < 2:
+        return OrderedSteps(frame, common, ())
+    start = frame["start_ns"].to_numpy(np.int64).reshape(-1, len(common))
+    end = start + frame["dur_ns"].to_numpy(np.int64).reshape(start.shape)
+    kept = _rising(start, end)
+    limits: list[Limit] = []
+    if len(kept) < len(common):
+        lost = np.setdiff1d(common, common[kept])
+        limits.append(message("missing.disordered_steps", lost=len(lost), steps=lost.tolist()))
+        frame = frame[frame["step"].isin(common[kept])].reset_index(drop=True)
+    start, end = start[:, kept], end[:, kept]
+    shared = np.maximum(end[:, :-1] - start[:, 1:], 0)
+    if shared.any():
+        typical = float(np.median(end - start))
+        end[:, :-1] -= shared
+        frame["dur_ns"] = (end - start).ravel()
+        if shared.max() > MAX_ROUNDING * typical:
+            count, most_ns = int((shared > 0).sum()), float(shared.max())
+            limits.append(message("assumed.cut_steps", count=count, most_ns=most_ns))
+    return OrderedSteps(frame, common[kept], tuple(limits))
+
+
+def _rising(start: IntArray, end: IntArray) -> IntArray:
+    """Return the positions of steps of which both borders rise on every rank; ``(ranks, steps)``."""
+    kept = np.arange(start.shape[1])
+    while True:
+        falls = np.diff(start[:, kept]) < 0
+        falls |= np.diff(end[:, kept]) < 0
+        disordered = falls.any(axis=1)
+        if not disordered.any():
+            return kept
+        first = int(disordered.argmax())
+        kept = kept[_longest_chain(start[first, kept], end[first, kept])]
+
+
+def _longest_chain(start: IntArray, end: IntArray) -> IntArray:
+    """Return the positions of the longest series of windows of which both borders rise.
+
+    By dynamic programming over the last window; of equally long ones the first found.
+    """
+    length, before = np.ones(len(start), np.int64), np.full(len(start), -1)
+    for last in range(1, len(start)):
+        fits = (start[:last] <= start[last]) & (end[:last] <= end[last])
+        best = int(np.where(fits, length[:last], 0).argmax())
+        if fits[best]:
+            length[last], before[last] = length[best] + 1, best
+    chain = [int(length.argmax())]
+    while before[chain[-1]] >= 0:
+        chain.append(int(before[chain[-1]]))
+    return np.array(chain[::-1])

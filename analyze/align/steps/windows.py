@@ -15,10 +15,8 @@ from ...tables.intervals import pair
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
-from .choice import most_detailed
+from .choice import in_order, long_steps_limit, most_detailed, without_repeats
 from .cycles import carried_limits, whole_cycles
-from .long_steps import long_steps_limit
-from .order import in_order, without_repeats
 from .same_step import without_unmatched
 from .tail import recorded_after
 from .whole_capture import WHOLE_CAPTURE, whole_capture, within_window

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, SpanKind
 
 from ...tables.trace import Trace
@@ -23,8 +23,7 @@ from .pass_traffic import (
     reduced_in_passes,
     tensor_groups,
 )
-from .pipeline_traffic import why_no_pipeline, why_other_order
-from .ring_traffic import ring_pairs
+from .send_traffic import ring_pairs, why_no_pipeline, why_other_order
 
 _BESIDE_GRADIENTS = REDUCTIONS | {
     kind.value

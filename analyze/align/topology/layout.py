@@ -24,7 +24,7 @@ from ...tables.trace import Trace
 from ...wording.message import Text, message
 from .axes import named_axes, with_axes
 from .group_traffic import not_pipelines, pipelines, traffic_axes, why_not_in_order
-from .ring_traffic import rings
+from .send_traffic import rings
 
 _MESH = frozenset(map(Axis, MESH_AXES))
 _SIZED = (Axis.TP, Axis.PP, Axis.CP)

@@ -21,8 +21,7 @@ from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis, KernelCategory
 
-from ...tables.machines import Machine
-from ...tables.trace import Trace
+from ...tables.trace import Machine, Trace
 from ...wording.limits import Limit, has_code
 from ...wording.message import message
 from .axes import contradictions, with_axes

@@ -1,7 +1,7 @@
 """What a topology file states about model and training: ``[model]`` and ``[training]``.
 
 A trace of another tool does not hold them, and without them there is no MFU, no ideal bubble and no
-what-if of another schedule.
+what-if of another schedule. Some fields of ``[training]`` decide what memory a rank holds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,66 @@ from meshscope.probe.schema.model.megatron import fields_of_megatron
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import ScheduleKind
 
-from ...formulas.planning.argument_files import read_arguments
+from ...formulas.planning.model_file import read_arguments
 from ...wording.message import message
-from .stated_memory import CAPACITY, MEMORY_FIELDS, memory_field
+
+_SWITCHES = (
+    *("sequence_parallel", "fused_cross_entropy", "fused_attention"),
+    *("gradient_fusion", "hidden_dropout"),
+)
+_NUMBERS = ("zero", "etp", "device_memory_bytes")
+_CHOICES = {
+    "recompute": ("none", "selective", "full"),
+    "weight_dtype": ("bf16", "fp16", "fp32"),
+    "gradient_dtype": ("bf16", "fp16", "fp32"),
+    "moment_dtype": ("bf16", "fp16", "fp32", "fp8"),
+}
+_LAYERS = "layers"
+MEMORY_FIELDS = (*_SWITCHES, *_NUMBERS, *_CHOICES, _LAYERS)
+"""Their names; ``layers`` is a list, one number a stage in model order."""
+CAPACITY = "device_memory_bytes"
+
+
+def memory_field(name: str, value: object, where: str) -> object:
+    """Return the value of a field.
+
+    Raises:
+        ConfigError: It is none for this field.
+    """
+    if name in _SWITCHES:
+        if not isinstance(value, bool):
+            raise ConfigError(
+                message("refused.no_switch", value=value),
+                where=where,
+                remedy=message("advice.switch"),
+            )
+    elif name in _CHOICES:
+        if value not in _CHOICES[name]:
+            raise ConfigError(
+                message("refused.unknown_value", value=value),
+                where=where,
+                remedy=message("advice.use", known=list(_CHOICES[name])),
+            )
+    elif name == _LAYERS:
+        is_list = isinstance(value, list) and value and all(_is_count(one) for one in value)
+        if not is_list:
+            raise ConfigError(
+                message("refused.no_list_of_layers", value=value),
+                where=where,
+                remedy=message("advice.list_of_layers"),
+            )
+    elif not _is_count(value):
+        raise ConfigError(
+            message("refused.no_count", value=value),
+            where=where,
+            remedy=message("advice.write_at_least", least=0),
+        )
+    return value
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MOST
+
 
 _FILES = {"hugging_face": fields_of_hugging_face, "megatron": fields_of_megatron}
 """Keys of ``[model]`` that name a file, and its reader; other keys take the place of what it says."""

@@ -22,11 +22,9 @@ from ..whatif.layers import layer_cost
 from ..whatif.pipeline import SimulatedSteps
 from ..whatif.predict import LEAST_MISS, half_width
 from ..whatif.redesign import PresentPipeline, present_pipeline
-from .chunk_split import ChunkCosts, least_busy_chunks
-from .layer_kinds import layer_weights, weights_of_stages
-from .present_split import present_split
+from .present_split import layer_weights, present_split, weights_of_stages
 from .stage_memory import memory_of_stages
-from .stage_split import StageLoads, least_busy_split
+from .stage_split import ChunkCosts, StageLoads, least_busy_chunks, least_busy_split
 
 GROWN = 0.05
 """A stage that gets more layers than it was measured with may cost so much more than in proportion

@@ -23,7 +23,7 @@ from ...account.ledger.build import Ledger
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.classes import class_code
 from ...tables.results import Where
-from ..replay.edge_effect import EdgeEffect
+from ..replay.effect_folding import EdgeEffect
 from ..replay.program import Program
 from .effects import Work, excess_by_rank, peer_centre
 from .time_inside import time_inside

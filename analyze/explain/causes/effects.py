@@ -38,8 +38,7 @@ from ...tables.trace import Trace, stage_of_ranks
 from ..replay.program import Program
 from .idle_cells import idle_as_one
 from .kinds_of_steps import kinds_of_steps
-from .peer_classes import peer_classes
-from .rank_kinds import kinds_of_ranks
+from .peer_classes import kinds_of_ranks, peer_classes
 from .time_inside import on_edges, times_inside
 
 PASSES = {"forward_frac": ("forward",), "backward_frac": ("backward", "recompute")}

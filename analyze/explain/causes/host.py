@@ -9,7 +9,7 @@ import numpy as np
 from ...align.communication.waiting import chance_of_as_many
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.results import Where
-from ..replay.edge_effect import edge_effect
+from ..replay.effect_folding import edge_effect
 from ..replay.program import Program
 from .effects import Work
 from .shapley_player import Player, Union

@@ -14,7 +14,7 @@ import numpy as np
 from ...account.ledger.build import Ledger
 from ...tables.arrays import FloatArray
 from ...tables.classes import UNATTRIBUTED, class_code
-from ..replay.edge_effect import EdgeEffect, edge_effect
+from ..replay.effect_folding import EdgeEffect, edge_effect
 from ..replay.program import Program
 from ..replay.scenarios import replay_scenarios
 from .overlaps import Overlap, kept_overlaps

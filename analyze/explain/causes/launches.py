@@ -16,8 +16,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import KernelCategory
 
-from ...account.kernels.call_names import WAITING_CALL
-from ...account.kernels.idle_causes import LATENCY_NS
+from ...account.kernels.idle import LATENCY_NS, WAITING_CALL
 from ...account.ledger.build import Ledger
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray

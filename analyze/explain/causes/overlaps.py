@@ -21,7 +21,7 @@ import pandas as pd
 
 from ...tables.arrays import FloatArray, IntArray, combined
 from ...tables.centres import median_of_others
-from ..replay.edge_effect import EdgeEffect
+from ..replay.effect_folding import EdgeEffect
 from .effects import Work
 from .passes import Passes
 from .shapley_player import Player

@@ -15,6 +15,8 @@ up to rounding.
 
 Where there are too many players, those that change next to nothing join first, one after the other, and
 only the rest in all orders: what is wrong by that is no more than these change.
+
+A player hides another where alone neither returns what both together do.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...tables.arrays import FloatArray, IntArray
+from ...tables.results import Hiding
+from .shapley_player import Player
 
 MAX_PLAYERS = 10
 """Above this the 2**n coalitions cost more than they tell: the least ones join first, or all by unions."""
@@ -161,3 +165,36 @@ def _size(index: IntArray) -> IntArray:
     """Return how many bits of each index are set."""
     bits = np.arange(max(int(index.max(initial=0)).bit_length(), 1))
     return np.asarray(((index[:, None] >> bits) & 1).sum(axis=1))
+
+
+MIN_MORE = 0.01
+"""Share of the step that a pair must return beyond what its two return alone."""
+
+
+def hiding(
+    players: Sequence[Player], masks: IntArray, times: FloatArray, measured: float
+) -> list[Hiding | None]:
+    """Return for each player the one that hides it most; None where none does.
+
+    Pairs that were not replayed (of different unions, where there are many players) hide nothing.
+
+    Args:
+        players: All causes.
+        masks: The coalitions that were replayed, rising.
+        times: The step time of each, ns.
+        measured: The measured step time, ns.
+    """
+    count = len(players)
+    bits = 1 << np.arange(count)
+    pairs = masks[-1] & ~(bits[:, None] | bits[None, :])
+    place = np.minimum(np.searchsorted(masks, pairs), len(masks) - 1)
+    gain = np.where(masks[place] == pairs, times[-1] - times[place], -np.inf) / measured
+    alone = np.diagonal(gain)
+    more = gain - np.maximum(alone[:, None], 0.0) - np.maximum(alone[None, :], 0.0)
+    np.fill_diagonal(more, -np.inf)
+    return [
+        Hiding(players[other].kind, players[other].where, float(gain[own, other]))
+        if more[own, other] >= MIN_MORE
+        else None
+        for own, other in enumerate(np.argmax(more, axis=1).tolist())
+    ]

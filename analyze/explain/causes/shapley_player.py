@@ -9,7 +9,7 @@ import numpy as np
 
 from ...tables.arrays import FloatArray
 from ...tables.results import Where
-from ..replay.edge_effect import EdgeEffect
+from ..replay.effect_folding import EdgeEffect
 from .effects import Work
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ...align.steps.paired_steps import MIN_RUNS, MIN_STEPS, clipped, longer_beyond_chance
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import BoolArray, FloatArray
-from ..replay.edge_effect import EdgeEffect
+from ..replay.effect_folding import EdgeEffect
 from ..replay.marks import END
 from ..replay.program import Program
 from ..replay.scenarios import step_lengths

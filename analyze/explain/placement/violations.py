@@ -1,6 +1,6 @@
 """Axes that lie badly on the machines, what that costs, and the order that costs least.
 
-What they cost and which order is better: ``prices``.
+What an order costs is in ``estimates``. Rules and reports share the words for what is wrong.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from meshscope.probe.schema.terms import Axis
 
 from ...tables.arrays import IntArray
 from ...tables.trace import Trace
+from ...wording.message import Message, message
 from ..run_account import Account
-from .cards import CardViolation, card_violations
+from .cards import CardCode, CardViolation, Unchecked, card_violations
 from .crossing import Pattern, exits, groups_of, ring_turns
-from .estimates import NoPrice
+from .estimates import BestOrder, NoPrice, best_order
 from .members import expert_places, ranks_of_places
-from .prices import BestOrder, best_order
 from .traffic import Traffic, traffic_of
 
 
@@ -156,3 +156,70 @@ def host_numbers(hosts: Sequence[str]) -> IntArray:
     """Return a number for the host of each rank, in the order they occur in."""
     names = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     return np.array([names[host] for host in hosts], dtype=np.int64)
+
+
+CLAIMS = {
+    ViolationCode.INNER_AXIS_CROSSES: message("placement.inner_axis_crosses"),
+    ViolationCode.RING_TURNS: message("placement.ring_turns"),
+    ViolationCode.PIPELINE_INSIDE: message("placement.pipeline_inside"),
+}
+"""After the name of the axis."""
+
+UNCHECKED = {
+    Unchecked.SOCKETS: message("placement.no_sockets"),
+    Unchecked.SPEEDS: message("placement.no_speeds"),
+    Unchecked.EXPERTS: message("placement.no_experts"),
+    Unchecked.ORDERS: message("placement.no_port_speed"),
+}
+"""What was not checked, and what would allow it."""
+
+NO_PRICE = {
+    NoPrice.PORT_SPEED: message("placement.beyond_recorded"),
+    NoPrice.INSIDE: message("placement.nothing_inside"),
+}
+"""Why the gain of other orders is unknown."""
+
+
+def card_text(found: CardViolation) -> Message:
+    """Return what is wrong with a card in one sentence."""
+    if found.code is CardCode.OTHER_SOCKET:
+        if len(found.ranks) == 1:
+            return message(
+                "placement.other_socket_of_rank",
+                rank=found.ranks[0],
+                host=found.host,
+                port=found.port,
+            )
+        return message(
+            "placement.other_socket",
+            ranks=list(found.ranks),
+            host=found.host,
+            port=found.port,
+        )
+    claim = _slower(found)
+    if found.axis is None:
+        return claim
+    return message("placement.on_axis", claim=claim, axis=found.axis.value)
+
+
+def _slower(found: CardViolation) -> Message:
+    own, others = (value or 0.0 for value in (found.bytes_per_s, found.others_bytes_per_s))
+    if found.port is None:
+        return message("placement.slower_ports", host=found.host, own=own, others=others)
+    return message(
+        "placement.slower_port", port=found.port, host=found.host, own=own, others=others
+    )
+
+
+def card_remedy(found: CardViolation) -> Message:
+    """Return what to do about a card."""
+    if found.code is CardCode.OTHER_SOCKET:
+        return message("placement.bind_ranks")
+    return message("placement.equal_ports")
+
+
+def unchecked_text(codes: list[Unchecked]) -> str:
+    """Return what was not checked, in one line; nothing where all was."""
+    if not codes:
+        return ""
+    return f"{message('placement.not_checked', items=[UNCHECKED[code] for code in codes])}."

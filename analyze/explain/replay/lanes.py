@@ -20,7 +20,7 @@ from ...formulas.schedules.engine import Graph
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.sorting import order_of
 from .contraction import Contraction
-from .edge_effect import EdgeEffect
+from .effect_folding import EdgeEffect
 
 NarrowArray = npt.NDArray[np.int32]
 

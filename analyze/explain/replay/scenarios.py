@@ -11,8 +11,7 @@ import pandas as pd
 from ...formulas.schedules.engine import LANE_BLOCK
 from ...tables.arrays import FloatArray, IntArray
 from .contraction import Contraction, contract, nothing_between
-from .edge_effect import EdgeEffect, as_effects
-from .effect_folding import EffectFolding
+from .effect_folding import EdgeEffect, EffectFolding, as_effects
 from .lanes import cause_weights, lane_replay, level_places
 from .marks import END
 from .program import Program

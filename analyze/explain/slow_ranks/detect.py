@@ -21,9 +21,8 @@ from .intermittent import Pauses, measured_in, most_often, pauses_of
 from .judge import least_visible
 from .offline import Tested, budgets_of, run_tests
 from .results import DetectionResult
-from .runs import runs_of
 from .settings import DetectionSettings
-from .slow_part import measured_on, slow_part
+from .slow_part import measured_on, runs_of, slow_part
 from .verdict import Evidence, RankVerdict
 from .window import Scored, Window, mean_over_steps
 

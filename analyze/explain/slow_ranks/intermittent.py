@@ -1,6 +1,6 @@
 """Ranks that are slow in single steps, more often than by accident.
 
-Each step of a rank that stands out from its noise by itself (``runs``) is a pause. Healthy ranks
+Each step of a rank that stands out from its noise by itself (``slow_part``) is a pause. Healthy ranks
 pause as well, now and then. How often is not known beforehand: the pauses of all other ranks tell,
 and the steps in which the rank itself is as far on the other side, which is noise of its own. With
 a rate that is itself uncertain the number of pauses is beta-binomial (Raiffa and Schlaifer,
@@ -17,8 +17,8 @@ import numpy as np
 from ...tables.arrays import BoolArray, FloatArray
 from .conclude import Measured
 from .cube import Cube, IntArray
-from .runs import SURE, slow_steps
 from .settings import DetectionSettings
+from .slow_part import SURE, slow_steps
 from .stretches import SHORTEST
 from .window import Scored
 

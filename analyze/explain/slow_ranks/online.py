@@ -8,7 +8,7 @@ durations. The tests are those of the recorded window (``judge``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,7 @@ from ...tables.arrays import BoolArray, FloatArray
 from ...wording.message import message
 from .alarms import Alarms
 from .conclude import Measured, calm_verdict
-from .cube import cube_of
-from .first_steps import FirstSteps
+from .cube import Cube, cube_of
 from .judge import Budgets, Judge, least_visible, running_budgets
 from .noise import RunningNoise
 from .normalise import Slopes, common_mode, peer_scores, replica_mean, step_scores
@@ -30,6 +29,45 @@ from .uncertainty import Doubt, comparison_of, doubt_of
 from .verdict import Evidence, RankVerdict
 from .window import Window, mean_over_steps
 from .work import WorkModel
+
+
+@dataclass(slots=True)
+class FirstSteps:
+    """Durations, and what is known of their work, in the order of the steps."""
+
+    cube: Cube
+    kinds: int
+    _durations: list[FloatArray] = field(default_factory=list)
+    _features: list[FloatArray | None] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return the number of steps, kinds and items."""
+        items = max(step.shape[-1] for step in self._durations)
+        return len(self._durations), self.kinds, items
+
+    def add(self, durations: FloatArray, features: FloatArray | None) -> None:
+        """Keep one more step [lane, replica, place, kind, item] and its features."""
+        self._durations.append(durations)
+        self._features.append(features)
+
+    def step(self, position: int) -> FloatArray:
+        """Return the durations of one step."""
+        return self._padded(self._durations[position])
+
+    def step_features(self, position: int) -> FloatArray | None:
+        """Return what is known of their work, with one more axis."""
+        features = self._features[position]
+        return None if features is None else self._padded(features)
+
+    def _padded(self, values: FloatArray) -> FloatArray:
+        """Return values with as many items as the step that has most."""
+        absent = self.shape[2] - values.shape[4]
+        return np.pad(
+            values,
+            [(0, absent if axis == 4 else 0) for axis in range(values.ndim)],
+            constant_values=np.nan,
+        )
 
 
 class OnlineDetector:

@@ -1,24 +1,113 @@
-"""What the detection says to the attribution: whom to suspect, and what work was expected."""
+"""What the detection says to the attribution: whom to suspect, and what work was expected.
+
+Comparisons between ranks see no step that takes longer on all of them: such steps are found here. So
+are ranks that are slow just as all their replicas are: the stage has more to do then. With two replicas neither rank is a witness of the other one, and each is found slow against its
+own past. That both of them broke in the same steps is the less likely explanation.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.layout import ParallelLayout
+
 from ...account.ledger.build import Ledger
+from ...align.steps.microbatch_work import FEATURES
 from ...align.steps.windows import StepWindows
 from ...tables.trace import Trace
 from ..causes.effects import Expected, Work
-from .common_slowdown import slow_together
 from .detect import detect
 from .durations import own_durations
 from .results import DetectionResult
+from .settings import DetectionSettings
 from .two_kinds import with_slow_steps_of_single_ranks
-from .verdict import Evidence, calmed
-from .whole_stages import without_whole_stages
+from .verdict import Evidence, RankVerdict, calmed
+
+MIN_ALIKE = 0.7
+"""Least slow-down over the largest one of the replicas, and least part of all their slow steps that
+each of them has."""
+
+
+def without_whole_stages(result: DetectionResult, layout: ParallelLayout | None) -> DetectionResult:
+    """Return the verdicts, with no rank blamed for what all its replicas show in the same steps.
+
+    Args:
+        result: The verdicts of all ranks.
+        layout: The mesh; without one, or with one replica, nothing changes.
+    """
+    if layout is None or layout.dp < 2:
+        return result
+    replicas: dict[tuple[int, ...], list[RankVerdict]] = defaultdict(list)
+    for verdict in result.verdicts:
+        at = layout.coordinates(verdict.rank)
+        replicas[tuple(at[axis] for axis in sorted(at) if axis != "dp")].append(verdict)
+    alike = {own.rank for place in replicas.values() if _are_alike(place) for own in place}
+    verdicts = [calmed(own) if own.rank in alike else own for own in result.verdicts]
+    verdicts.sort(key=lambda own: not own.is_slow)
+    return replace(result, verdicts=tuple(verdicts))
+
+
+def _are_alike(place: Sequence[RankVerdict]) -> bool:
+    """Return whether all of several ranks are slow at times, in the same steps and by as much."""
+    slowdowns = [own.slowdown or 0.0 for own in place]
+    if len(place) < 2 or not all(own.is_slow for own in place):
+        return False
+    steps = [
+        {step for first, last in own.slow_steps for step in range(first, last + 1)} for own in place
+    ]
+    whole = set.union(*steps)
+    in_same_steps = min(map(len, steps)) >= MIN_ALIKE * len(whole)
+    return in_same_steps and min(slowdowns) >= MIN_ALIKE * max(slowdowns)
+
+
+JOB_WANDER = 0.01
+"""Standard deviation by which a healthy job changes slowly. Ranks share a room, a power limit and a
+data set, so that it is larger than that of a rank; the seeded jobs of ``bench.detection`` go up to it."""
+_UNIT = 1e6
+"""Quotients in parts per million: the quantile takes whole numbers as they are."""
+
+
+def slow_together(
+    durations: pd.DataFrame, windows: StepWindows, detection: DetectionResult
+) -> RankVerdict | None:
+    """Return in which steps all ranks took longer for their work, None if they did not.
+
+    The job is judged as one rank would be that took the median of all that are not slow
+    themselves, by its past. Its work is known from that of its microbatches, or by the tokens of its
+    steps, where all have them.
+    """
+    slow = {verdict.rank for verdict in detection.suspects}
+    own = durations[~durations["rank"].isin(slow) & (durations["dur_ns"] > 0)]
+    if own["rank"].nunique() < 2:
+        return None
+    usual = own.groupby(["rank", "kind", "chunk"])["dur_ns"].transform("mean")
+    keys = ["step", "kind", "chunk", "microbatch"]
+    # The lower median: what half of the ranks do not take longer, all of them do not.
+    job = (
+        (_UNIT * own["dur_ns"] / usual)
+        .groupby([own[key] for key in keys])
+        .quantile(0.5, interpolation="lower")
+    )
+    table = job.rename("dur_ns").reset_index().assign(rank=0)
+    if set(FEATURES) <= set(own.columns):
+        means = own.groupby(keys)[list(FEATURES)].mean()
+        table[list(FEATURES)] = means.reindex(pd.MultiIndex.from_frame(table[keys])).to_numpy()
+        return _judged(table)
+    tokens = windows.step_tokens()
+    if tokens is not None:
+        table["tokens"] = table["step"].map(pd.Series(tokens, index=windows.steps))
+    return _judged(table)
+
+
+def _judged(table: pd.DataFrame) -> RankVerdict | None:
+    verdict = detect(table, None, DetectionSettings(wander=JOB_WANDER)).of(0)
+    return verdict if verdict.is_slow else None
+
 
 MIN_STEPS = 3
 """With fewer steps their noise is not known, and the detection stays out."""

@@ -1,6 +1,11 @@
 """The scores of a window of steps, which is scored as a whole, against the means of all its steps.
 
 The window is a recorded one, or the first steps of a running job.
+
+A single step of a rank may say nothing of what is usual. Such a step is scored as any other one. But it counts as what its work leads to expect in the means
+that ranks are expected to take, and it tells nobody how much work the step was: a rank that pauses
+for ten steps' time once would make the healthy stages of its replica look fast there and slow in
+all others.
 """
 
 from __future__ import annotations
@@ -14,12 +19,59 @@ import numpy.typing as npt
 
 from ...tables.arrays import BoolArray, FloatArray
 from .cube import Cube
-from .noise import noise_of
+from .noise import NOISE_FLOOR, noise_of
 from .normalise import Line, Slopes, common_mode, item_mean, peer_scores, replica_mean, step_scores
-from .outliers import outlier_factors
 from .settings import DetectionSettings
+from .stretches import REACH, shared
 from .uncertainty import Comparison, Doubt, comparison_of, doubt_of
 from .work import WorkModel
+
+STRAY = 2.0 * REACH
+"""Deviations from which on a single step strays: far beyond what noise of healthy steps reaches,
+whose means are best left as they are."""
+TO_DEVIATION = 1.4826
+"""Standard deviation of normal values over their median distance from the median."""
+
+
+def outlier_factors(means: FloatArray, line: Line) -> FloatArray:
+    """Return by what factor single steps [step, lane, replica, place] stray; 1 for the others.
+
+    Args:
+        means: Mean durations [step, lane, replica, place, kind]; NaN where absent.
+        line: How places follow each other's work.
+    """
+    excess = means / _median(means)
+    if line.tells:
+        relative = np.moveaxis(excess, 0, -1)
+        model, _ = line.expected(relative - 1.0)
+        excess = np.moveaxis(relative / model, -1, 0)
+    known = np.isfinite(excess)
+    count = np.maximum(known.sum(axis=-1), 1)
+    level = np.where(known, excess, 0.0).sum(axis=-1) / count
+    level = np.where(known.any(axis=-1), level, np.nan)
+    factor = level / _median(level)
+    level = factor - 1.0
+    spread = TO_DEVIATION * _median(np.abs(level))
+    usual = np.nanmedian(spread) if np.isfinite(spread).any() else NOISE_FLOOR
+    reach = STRAY * np.maximum(np.fmax(spread, usual), NOISE_FLOOR)
+    level = np.where(np.isfinite(level), level, -np.inf)
+    is_outlier = level > reach
+    # Mostly no rank strays, and nobody has to be asked about its neighbours.
+    strays = is_outlier.any(axis=0)
+    is_outlier[:, strays] &= shared(level[:, strays]) <= reach[strays]
+    return np.where(is_outlier, factor, 1.0)
+
+
+def _median(values: FloatArray) -> FloatArray:
+    """Return the median over the steps; NaN where nothing is known."""
+    laid = values.reshape(len(values), -1).T.copy()
+    count = np.isfinite(laid).sum(axis=1)
+    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, len(values) - 1)
+    # NaN comes last. Mostly the same steps are known of all.
+    laid.partition(np.unique(np.append(low, high)), axis=1)
+    rows = np.arange(len(laid))
+    return np.asarray((laid[rows, low] + laid[rows, high]) / 2).reshape(values.shape[1:])
+
 
 CHUNK_CELLS = 1 << 20
 """Durations that are scored at a time, so that memory does not grow with the window."""

@@ -1,27 +1,134 @@
-"""Infer joins from the times of a program, and count the waiting in them."""
+"""Infer joins from the times of a program, and count the waiting in them.
+
+Ranks may wait for one another in the groups of the mesh, or in the recorded ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import Axis, StepDetail
+from meshscope.probe.schema.layout import MESH_AXES
+from meshscope.probe.schema.terms import Axis, CollectiveKind, StepDetail
 
 from ...account.ledger.build import Ledger, build_ledger
 from ...align.communication.events import CommunicationEvents
+from ...align.communication.rows import narrow
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import Message, message
 from ..replay.program import Program, build_program
-from .events import with_inferred
 from .evidence import Tested, held_against, widest_of_the_best
-from .families import AXIS, WORLD, families_of
 from .places import IDLE, Places, names_of, places_of
+
+ENDS = "pipeline ends"
+"""The family of first and last stages."""
+WORLD = "world"
+AXIS = {axis.value: axis.value for axis in Axis} | {ENDS: Axis.PP.value}
+"""Axis by which waiting in a join of a family is counted; the others are of several axes."""
+
+
+def families_of(trace: Trace, ranks: IntArray) -> dict[str, dict[int, int]]:
+    """Return the candidates: a label a rank, equal for the members of a group; the smallest first.
+
+    Along each axis of the mesh and each two of them, and both ends of each pipeline; or the recorded groups of an axis, where no mesh
+    is known. And all ranks.
+    """
+    families: dict[str, dict[int, int]] = {}
+    if trace.layout is not None:
+        places = {int(rank): trace.layout.coordinates(int(rank)) for rank in ranks}
+        for axes in (*((axis,) for axis in MESH_AXES), *combinations(MESH_AXES, 2)):
+            rest = [axis for axis in MESH_AXES if axis not in axes]
+            keys = [tuple(places[int(rank)][axis] for axis in rest) for rank in ranks]
+            families["+".join(axes)] = dict(zip(ranks.tolist(), _numbered(keys), strict=True))
+        families[ENDS] = _ends_of_pipelines(families["pp"], places, trace.layout.pp)
+    else:
+        groups = trace.frame("group")
+        for axis, recorded in groups.groupby(groups["axis"].astype(str))["ranks"]:
+            own = {int(rank): n for n, ranks_of in enumerate(recorded) for rank in ranks_of}
+            families[str(axis)] = {rank: own.get(rank, -1 - rank) for rank in ranks.tolist()}
+    families[WORLD] = dict.fromkeys(ranks.tolist(), 0)
+    by_size = sorted(families.items(), key=lambda item: -len(set(item[1].values())))
+    seen: dict[tuple[int, ...], tuple[str, dict[int, int]]] = {}
+    for axis, labels in by_size:
+        members = tuple(_numbered([labels[rank] for rank in ranks.tolist()]))
+        if len(set(members)) < len(ranks):
+            seen.setdefault(members, (axis, labels))
+    return dict(seen.values())
+
+
+def _ends_of_pipelines(
+    pipelines: dict[int, int], places: dict[int, dict[str, int]], stages: int
+) -> dict[int, int]:
+    """Return the first and last stage of each pipeline as a group: they share an embedding."""
+    return {
+        rank: number if places[rank]["pp"] in (0, stages - 1) else -1 - rank
+        for rank, number in pipelines.items()
+    }
+
+
+def _numbered(keys: Sequence[Hashable]) -> list[int]:
+    number = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    return [number[key] for key in keys]
+
+
+def with_inferred(events: CommunicationEvents, joins: pd.DataFrame) -> CommunicationEvents:
+    """Return the events with inferred joins as operations of their own.
+
+    They have no size: nothing was seen to be sent. On a capture of hosts they are waited for from the
+    first to the last instant.
+
+    Args:
+        events: What was recorded.
+        joins: rank, step, group_id, axis, join (from 0 on), start_ns, split_ns, end_ns.
+    """
+    frame = events.frame
+    is_host = bool(frame["host"].any())
+    waited = joins[["start_ns", "end_ns"]].to_numpy(np.float64)
+    first = int(frame["join"].max()) + 1 if len(frame) else 0
+    rows = pd.DataFrame(
+        {
+            "rank": joins["rank"].to_numpy(np.int64),
+            "step": joins["step"].to_numpy(np.int64),
+            "group_id": joins["group_id"].to_numpy(object),
+            "axis": joins["axis"].to_numpy(object),
+            "kind": CollectiveKind.BARRIER.value,
+            "link": "",
+            "size_bytes": 0,
+            "is_p2p": False,
+            "is_send": False,
+            "is_buffered": False,
+            "host": is_host,
+            "float_bytes": 0,
+            "join": narrow(joins["join"].to_numpy(np.int64) + first),
+            "start_ns": joins["start_ns"].to_numpy(np.int64),
+            "end_ns": joins["end_ns"].to_numpy(np.float64),
+            "wait_start_ns": waited[:, 0] if is_host else np.nan,
+            "wait_end_ns": waited[:, 1] if is_host else np.nan,
+            "wire_ns": joins["end_ns"].to_numpy(np.float64)
+            - joins["split_ns"].to_numpy(np.float64),
+            "split_ns": joins["split_ns"].to_numpy(np.float64),
+            "is_inferred": True,
+        }
+    )
+    columns = {str(name): _appended(frame[name], rows[name]) for name in frame}
+    return events._replace(frame=pd.DataFrame(columns, copy=False))
+
+
+def _appended(column: pd.Series, more: pd.Series) -> pd.Series:
+    """Return a column with more rows; categories stay in sorted order."""
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        return pd.concat([column, more.astype(column.dtype)], ignore_index=True)
+    names = sorted({*column.cat.categories, *more.unique()})
+    dtype = pd.CategoricalDtype(pd.Index(names))
+    return pd.concat([column.astype(dtype), more.astype(dtype)], ignore_index=True)
+
 
 LEAST_FRAC = 0.001
 """Share of the step from which on the gaps of a place in the program are looked at."""

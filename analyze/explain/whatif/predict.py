@@ -18,10 +18,10 @@ from ..replay.program import Program
 from ..replay.scenarios import replay_scenarios, step_lengths
 from ..run_account import Account
 from .changes import Change
+from .layers import STAGE_REPAIRS
 from .redesign import REDESIGNS, redesign
 from .repaired_times import RepairedTimes
 from .repairs import Repair, check_places, repair_effect
-from .stage_repair import STAGE_REPAIRS
 
 LEAST_MISS = 0.005
 """Least error of a simulated schedule, as a share of the step: simulated jobs that differ in

@@ -24,11 +24,10 @@ from ...tables.trace import Trace
 from ...wording.message import Message, message
 from ..run_account import Account
 from .changes import Change
-from .layers import layer_cost, moved_costs, stage_costs
+from .layers import StageRepair, layer_cost, moved_costs, stage_costs
 from .pipeline import MOST_PASSES, Pipeline, SimulatedSteps
 from .recorded_passes import recorded_passes
 from .repaired_times import RepairedTimes
-from .stage_repair import StageRepair
 
 REDESIGNS = ("microbatches", "schedule", "chunks", "layers")
 

@@ -28,7 +28,7 @@ from ..causes import (
     without_slow_clocks,
 )
 from ..causes.effects import Expected, Work, among_healthy, peer_centre, place_work
-from ..causes.slow_hosts import host_of_stage
+from ..causes.stages import host_of_stage
 from ..replay.program import Program
 from ..run_account import Account
 from ..slow_ranks.suspicion import steps_of_slow

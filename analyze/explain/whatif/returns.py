@@ -12,15 +12,24 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis
 
 from ...tables.arrays import FloatArray
-from ..replay.edge_effect import edge_effect
+from ..replay.effect_folding import edge_effect
 from ..replay.program import Program
 from ..replay.scenarios import times_and_lengths
 from ..run_account import Account
 from .buckets import bucket_shares, chain_ends, gradient_chains
-from .hierarchy import NO_SUMS, ONE_HOST, UNEVEN, hierarchy_shares
 from .predict import half_width
 from .transfer_model import TransferModel, transfer_model
-from .transfers import ONE_BUCKET, TYPE_BYTES, TransferChange, type_ratios, type_shares
+from .transfers import (
+    NO_SUMS,
+    ONE_BUCKET,
+    ONE_HOST,
+    TYPE_BYTES,
+    UNEVEN,
+    TransferChange,
+    hierarchy_shares,
+    type_ratios,
+    type_shares,
+)
 
 _LEAST_BYTES = 0.01
 """Share of the bytes of an axis that a narrower type must concern."""

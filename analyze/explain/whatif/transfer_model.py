@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ...align.communication.fixed_time import (
+from ...align.communication.bandwidth import (
     fixed_times,
     group_sizes,
     time_of_event,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from meshscope.probe.schema.listing import MOST_LISTED
+from meshscope.probe.schema.printable import MOST_LISTED
 
 from ...align.steps.windows import WHOLE_CAPTURE, StepWindows
 from ...explain.causes.without_peers import MIN_GAP

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from meshscope.probe.schema.listing import MOST_LISTED
+from meshscope.probe.schema.printable import MOST_LISTED
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...align.lock_step import stood_for, unit_words

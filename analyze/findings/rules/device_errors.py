@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...account.devices.faults import FaultyDevice, fault_messages, faulty_devices, when
-from ...account.devices.xids import FaultClass
+from ...account.devices.faults import FaultClass, FaultyDevice, fault_messages, faulty_devices, when
 from ...explain.run_account import Account
 from ...tables.results import Finding, Where
 from ...tables.trace import Trace

@@ -14,8 +14,8 @@ from ...account.hangs.ended import ends_of_ranks
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...tables.trace import Trace
-from ...wording.labels import exit_words
 from ...wording.message import Message, message
+from ...wording.words import exit_words
 from .hang import hang_findings
 from .standstill_words import where_of, with_attempt
 

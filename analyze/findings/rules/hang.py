@@ -21,8 +21,7 @@ from ...align.steps.last_records import last_record_ns
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
-from .crash import crash_finding
-from .fewer_batches import fewer_batches
+from .early_end import crash_finding, fewer_batches
 from .mismatch import mismatch_findings
 from .silence import all_silent, all_wait_for_silent, ended_together, silences
 from .standstill_words import (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from meshscope.probe.schema.listing import MOST_LISTED
+from meshscope.probe.schema.printable import MOST_LISTED
 from meshscope.probe.schema.terms import SpanKind
 
 from ...explain.run_account import Account

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...account.kernels.host_report import (
+from ...account.kernels.host_table import (
     ANNOTATION,
     CALL,
     NOTHING,

@@ -11,7 +11,7 @@ from ...explain.run_account import Account
 from ...tables.results import Cause, Finding
 from ...wording.message import Message, message
 from .grading import MIN_COST, relief_words, severity
-from .interfaces import interfaces
+from .link_ends import interfaces
 from .starved import CONFIDENCE, PROCESSORS_FIRST, starved_ends
 
 CONFIDENCE_PRICED, CONFIDENCE_AT_MOST = 0.8, 0.6

@@ -12,13 +12,12 @@ from ...explain.causes import Degraded, beyond_its_like
 from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Cause, Finding
-from ...wording.labels import axis_label, class_label
 from ...wording.message import Message, message
 from ...wording.quantities import percent
+from ...wording.words import axis_label, class_label
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, relief_words, severity
-from .interfaces import known_interfaces
-from .link_ends import Way, shortage_of_like, slow_way
+from .link_ends import Way, known_interfaces, shortage_of_like, slow_way
 from .link_rates import rates_without_ceiling
 from .starved import CONFIDENCE, REMEDY, starved_ends
 

@@ -10,8 +10,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import FindingKind, ScheduleKind, Severity
 
 from ...account.bubble import microbatches_of, schedule_of
-from ...account.memory.by_stage import used_bytes
-from ...account.memory.stage_excess import StageExcess, stage_excess
+from ...account.memory.by_stage import StageExcess, stage_excess, used_bytes
 from ...explain.memory.expected import ExpectedMemory
 from ...formulas.planning.job import PlannedJob
 from ...formulas.planning.memory import StageMemory, chunks_in_flight

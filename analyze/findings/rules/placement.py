@@ -9,8 +9,14 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 from ...explain.placement.estimates import NoPrice
 from ...explain.placement.launch import Refusal, may_have_experts, megatron_order
 from ...explain.placement.members import expert_places
-from ...explain.placement.violations import Violation, placement
-from ...explain.placement.words import CLAIMS, NO_PRICE, card_remedy, card_text
+from ...explain.placement.violations import (
+    CLAIMS,
+    NO_PRICE,
+    Violation,
+    card_remedy,
+    card_text,
+    placement,
+)
 from ...explain.run_account import Account
 from ...tables.results import Finding, Where
 from ...tables.trace import Trace

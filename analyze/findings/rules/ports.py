@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import Axis, FindingKind, Severity
 
 from ...account.links.counters import PortKind
@@ -16,8 +16,8 @@ from ...account.links.words import PHASES, fault_words, way_words
 from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Finding
-from ...wording.labels import axis_label
 from ...wording.quantities import percent, rate
+from ...wording.words import axis_label
 
 FULL = 0.9
 """Share of its speed from which a port is full."""

@@ -13,8 +13,7 @@ from ...tables.trace import Trace
 from ...wording.message import Message, message
 from .bad_steps import bad_steps
 from .grading import MIN_COST, relief_words, severity
-from .interfaces import interface_names, interfaces
-from .link_ends import shortage_of_like
+from .link_ends import interface_names, interfaces, shortage_of_like
 from .starved import CONFIDENCE, PROCESSORS_FIRST, starved_ends
 
 CONFIDENCE_OF_PORT, CONFIDENCE_OF_EITHER = 0.8, 0.7

@@ -3,6 +3,8 @@
 Where there is no replay, because no communication was recorded or its order is
 not known, the same two things are found from the compute of the stages alone, and
 what they cost stays unknown.
+
+Where the ranks of a stage are those of a host, nothing but the model says which of the two is slow.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.listing import MOST_LISTED
+from meshscope.probe.schema.printable import MOST_LISTED
 from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ...account.bubble import schedule_of
-from ...explain.causes.slow_hosts import host_of_stage
+from ...explain.causes.stages import host_of_stage
 from ...explain.run_account import Account
 from ...formulas.flops import head_in_layers
 from ...formulas.schedules import CHUNKED, SPLIT_BACKWARD, V_SHAPED
@@ -32,9 +34,39 @@ from .held_stages import (
     position_subject,
     stage_times,
 )
-from .stage_hosts import stage_or_host
 from .starved import CONFIDENCE as CROWDED
 from .starved import PROCESSORS_FIRST, stage_waits_for_a_processor
+
+MIN_PART = 0.01
+"""Share of the computing from which a class of it is compared."""
+
+
+def stage_or_host(
+    account: Account, stage: int, host: str, gain_frac: float | None = None
+) -> Iterator[Message]:
+    """Say why the stage and the host cannot be distinguished, and what each would show.
+
+    Args:
+        account: The run.
+        stage: The heavy stage.
+        host: Its host.
+        gain_frac: What the repair of the host returns; None if unknown.
+    """
+    ranks = [rank for rank, own in account.stage.items() if own == stage]
+    yield message("stage_or_host.same_ranks", stage=stage, host=host, ranks=ranks)
+    by_step = account.ledger.by_step
+    means = by_step.groupby(by_step["rank"].map(account.stage))[list(COMPUTE_CLASSES)].mean()
+    own, others = means.loc[stage].to_dict(), means.drop(stage).median()
+    large = others[others > MIN_PART * others.sum()]
+    ratios = [
+        message("stage_or_host.ratio", name=str(name), ratio=own[str(name)] / ns)
+        for name, ns in large.items()
+    ]
+    if ratios:
+        yield message("stage_or_host.ratios", ratios=ratios)
+    if gain_frac is not None:
+        yield message("stage_or_host.gain", host=host, gain=gain_frac)
+
 
 MIN_EXCESS = 0.05
 """Stages differ by less than this through their noise alone, where no replay weighs it."""

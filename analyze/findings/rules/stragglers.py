@@ -20,10 +20,17 @@ from ...tables.results import Cause, Finding, Where
 from ...wording.message import Message, message
 from .bad_steps import BadSteps, per_step
 from .grading import MIN_COST, MIN_SURE, hidden_facts, relief_words, severity
-from .late_outside_passes import PASSES, late_outside_passes
-from .other_steps import against_other_steps
 from .pass_counts import more_passes
-from .slow_steps import Slowness, detected, slow_steps, slowness, verdict_on
+from .slow_steps import (
+    PASSES,
+    Slowness,
+    against_other_steps,
+    detected,
+    late_outside_passes,
+    slow_steps,
+    slowness,
+    verdict_on,
+)
 from .starved import (
     CONFIDENCE,
     PROCESSORS_FIRST,

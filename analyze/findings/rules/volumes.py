@@ -8,12 +8,11 @@ from meshscope.probe.schema.terms import Axis, FindingKind, Severity
 
 from ...explain.run_account import Account
 from ...explain.volumes.compare import ExpectedSeen, VolumeRow, expected_and_seen
-from ...explain.volumes.reasons import ReasonCode
-from ...explain.volumes.words import REMEDIES, kind_label, reason_text
+from ...explain.volumes.reasons import REMEDIES, ReasonCode, kind_label, reason_text
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Finding
-from ...wording.labels import axis_label
 from ...wording.quantities import percent_change
+from ...wording.words import axis_label
 from .grading import SEVERITIES, severity
 
 _USUAL = frozenset({ReasonCode.EARLY_STOP, ReasonCode.OTHER_FORM})

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshscope.probe.schema.model.parameters import has_experts
+from meshscope.probe.schema.model.counts import has_experts
 from meshscope.probe.schema.terms import Axis
 
 from .job import PlannedJob, Recompute

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from meshscope.probe.schema.model import ModelDescription
-from meshscope.probe.schema.model.parameters import has_experts
+from meshscope.probe.schema.model.counts import has_experts
 
 PAPER = "arXiv 2205.05198, section 4"
 _LATENT_PAPER = "arXiv 2405.04434, section 2.1"

@@ -13,7 +13,7 @@ The formulas follow from which tensors autograd and Megatron-core's linear layer
 
 from __future__ import annotations
 
-from meshscope.probe.schema.model import parameters as counts
+from meshscope.probe.schema.model import counts as counts
 
 from .job import PlannedJob, Recompute
 from .layer_parts import Part, Sharing, layer_parts, rows_spread

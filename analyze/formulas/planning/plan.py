@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshscope.probe.schema.model import CONVENTIONS, flops_per_token
-from meshscope.probe.schema.model.conventions import layer_flops
-from meshscope.probe.schema.model.parameters import idle_parameters, total_parameters
+from meshscope.probe.schema.model.counts import idle_parameters, layer_flops, total_parameters
 from meshscope.probe.schema.terms import ScheduleKind
 
 from ...wording.limits import Limit

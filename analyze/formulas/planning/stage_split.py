@@ -1,9 +1,14 @@
-"""How many blocks each pipeline stage gets: by hand, by weight, or evenly."""
+"""How many blocks each pipeline stage gets: by hand (``4,4,4,2``), by weight, or evenly."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate
+
+from meshscope.probe.schema.errors import ConfigError
+
+from ...wording.message import message
 
 
 def split_layers(
@@ -53,3 +58,21 @@ def layer_ranges(counts: Sequence[int]) -> tuple[range, ...]:
     """
     ends = list(accumulate(counts))
     return tuple(range(end - count, end) for end, count in zip(ends, counts, strict=True))
+
+
+_COUNTS = re.compile(r"\s*\d{1,6}\s*(,\s*\d{1,6}\s*)*")
+
+
+def parse_counts(text: str, where: str) -> tuple[int, ...]:
+    """Return whole numbers with commas between.
+
+    Raises:
+        ConfigError: The text is something else.
+    """
+    if not _COUNTS.fullmatch(text):
+        raise ConfigError(
+            message("refused.no_list_of_layers", value=text),
+            where=where,
+            remedy=message("advice.counts"),
+        )
+    return tuple(int(part) for part in text.split(","))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from meshscope.probe.schema.model import ModelDescription
-from meshscope.probe.schema.model import parameters as counts
+from meshscope.probe.schema.model import counts as counts
 
 from ..schedules import schedule_records
 from .job import PlannedJob

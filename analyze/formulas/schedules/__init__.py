@@ -1,7 +1,13 @@
 """Pipeline schedules: their orders, and the replay graph of a step that follows one."""
 
-from .graph import PassCosts, ScheduleGraph, ScheduleTimes, replayed_bubble_frac, schedule_graph
-from .lanes import replay_lanes
+from .graph import (
+    PassCosts,
+    ScheduleGraph,
+    ScheduleTimes,
+    replay_lanes,
+    replayed_bubble_frac,
+    schedule_graph,
+)
 from .passes import Order, Pass, PassKind
 from .plan import PASS_KINDS, Plan, make_plan
 from .schedule_records import (

@@ -22,7 +22,6 @@ import pandas as pd
 from ...align.communication.events import CommunicationEvents, communication_events
 from ...align.steps.windows import StepWindows, step_windows
 from ...tables.trace import Trace
-from .perfetto_profile import profiled_events
 from .perfetto_rank import (
     AXES,
     AXIS_NAMES,
@@ -30,6 +29,7 @@ from .perfetto_rank import (
     Record,
     communication_slices,
     communication_times,
+    profiled_events,
     rank_slices,
     records,
     track_names,

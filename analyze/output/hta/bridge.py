@@ -1,9 +1,11 @@
-"""From a run to an ``hta.trace_analysis.TraceAnalysis``."""
+"""From a run to an ``hta.trace_analysis.TraceAnalysis``, where that is there in a version that we know."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +13,48 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 
 from ...load.load import load_trace
 from ...tables.trace import Trace
 from ...wording.message import message
-from .extra import require_hta
 from .raw import raw_events, raw_header
 from .rows import TABLES, Symbols, event_rows
 from .trace import drop_like_parser, parsed_trace
 
 if TYPE_CHECKING:
     from hta.trace_analysis import TraceAnalysis
+
+
+SUPPORTED = "0.5.0"
+_INSTALL = message("advice.install_hta")
+
+
+def require_hta() -> None:
+    """Return if HolisticTraceAnalysis can be imported and works in full.
+
+    Raises:
+        ConfigError: It is not installed, is another version, or stands beside pandas 3, with
+            which its critical path and its kernel sequences fail.
+    """
+    try:
+        found = version("HolisticTraceAnalysis")
+    except PackageNotFoundError:
+        raise ConfigError(message("refused.no_hta"), remedy=_INSTALL) from None
+    if found != SUPPORTED:
+        raise ConfigError(
+            message("refused.other_hta", found=found, supported=SUPPORTED),
+            remedy=_INSTALL,
+        )
+    pandas = version("pandas")
+    if int(pandas.split(".", maxsplit=1)[0]) >= 3:
+        raise ConfigError(
+            message("refused.hta_with_pandas", supported=SUPPORTED, pandas=pandas),
+            remedy=message("advice.older_pandas"),
+        )
+    if find_spec("psutil") is None:
+        raise ConfigError(message("refused.no_psutil"), remedy=_INSTALL)
+
 
 _EVENTS = tuple(name for name in TABLES if name != "name")
 _NS_PER_S = 1_000_000_000

@@ -1,4 +1,4 @@
-"""The JSON form of the collectives matched across ranks."""
+"""The JSON form of the collectives matched across ranks, and of the volumes expected of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...align.communication.matching import (
 from ...align.communication.waiting import SYNCHRONISING
 from ...align.steps.windows import StepWindows, step_windows
 from ...explain.run_account import Account
-from ...explain.volumes.compare import expected_and_seen
+from ...explain.volumes.compare import ExpectedSeen, VolumeRow, expected_and_seen
 from ...explain.whatif.returns import transfer_returns
 from ...findings.diagnosis import account_or_end
 from ...findings.measure import NoStepsError
@@ -31,8 +31,42 @@ from ...tables.trace import Trace
 from ...wording.limits import limits_to_json
 from ...wording.words import is_missing
 from .bandwidth import group_rows, overlap_rows, pair_matrix, transfer_returns_to_json
-from .expected import expected_to_json
 from .links import links_to_json
+
+
+def expected_to_json(found: ExpectedSeen) -> dict[str, Any]:
+    """Return the rows, what the formulas assume, or the code of what is unknown."""
+    job = found.job
+    return {
+        "unknown": None if found.unknown is None else found.unknown.value,
+        "assumed": None
+        if job is None
+        else {
+            "zero": job.zero,
+            "sequence_parallel": job.sequence_parallel,
+            "recompute": job.recompute.value,
+            "element_bytes": found.element_bytes,
+            "element_bytes_recorded": found.has_type,
+        },
+        "rows": [_row(row) for row in found.rows],
+    }
+
+
+def _row(row: VolumeRow) -> dict[str, Any]:
+    return {
+        "axis": row.axis,
+        "kind": row.kind,
+        "expected_count_per_step": row.expected_count,
+        "expected_bytes_per_step": round(row.expected_bytes),
+        "seen_count_per_step": row.seen_count,
+        "seen_bytes_per_step": round(row.seen_bytes),
+        "element_bytes": row.element_bytes,
+        "difference_frac": row.difference_frac,
+        "reason": None if row.code is None else row.code.value,
+        "reason_amount": row.amount,
+        "steps_apart": list(row.steps_apart),
+    }
+
 
 _KEY = ["group_id", "seq"]
 _OF_COLLECTIVE = (

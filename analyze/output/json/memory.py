@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...account.memory.by_stage import memory_by_stage
-from ...explain.memory.differences import with_expected
-from ...explain.memory.expected import ExpectedMemory, expected_memory
+from ...explain.memory.expected import ExpectedMemory, expected_memory, with_expected
 from ...explain.memory.headroom import headroom
 from ...tables.trace import Trace, stage_of_ranks
 from ...wording.limits import reason_to_json

@@ -22,11 +22,11 @@ from ...explain.placement.violations import (
     Placement,
     Violation,
     ViolationCode,
+    card_text,
     crossing_codes,
     hosts_of,
     placement,
 )
-from ...explain.placement.words import card_text
 from ...explain.run_account import Account
 from ...findings.diagnosis import account_or_end
 from ...findings.measure import NoStepsError

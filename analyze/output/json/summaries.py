@@ -1,9 +1,10 @@
-"""JSON form of the first answer about a large run."""
+"""JSON forms of a large run: its segments, and the first answer about it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...scale.compact import Compacted
 from ...scale.slow_ranks import FirstAnswer, SlowRank
 from ...scale.store import Summaries
 from ...wording.limits import limits_to_json
@@ -45,4 +46,20 @@ def slow_rank_to_json(one: SlowRank) -> dict[str, Any]:
         "return_unknown": one.price.unknown,
         "most_ns": one.price.most_ns,
         "step_after_ns": one.step_after_ns,
+    }
+
+
+def compacted_to_json(made: Compacted) -> dict[str, Any]:
+    """Return the versioned JSON form; keys may be added, these stay."""
+    return {
+        "version": 1,
+        "run": made.run.name,
+        "ranks": made.ranks,
+        "rows": made.rows,
+        "dropped_rows": made.dropped_rows,
+        "kept_steps": None if made.kept_steps is None else list(made.kept_steps),
+        "files_before": made.files_before,
+        "files_after": made.files_after,
+        "bytes_before": made.bytes_before,
+        "bytes_after": made.bytes_after,
     }

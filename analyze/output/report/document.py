@@ -9,10 +9,10 @@ import pandas as pd
 
 from ...tables.results import Diagnosis, Finding
 from ...tables.trace import Trace
-from ...wording.labels import axis_label
 from ...wording.limits import limit_texts
 from ...wording.message import message
 from ...wording.quantities import duration, percent, size
+from ...wording.words import axis_label
 from ..document import Block, Figure, Heading, Lines, Listing, Table, facts, section
 from ..text.diagnosis import (
     causes_blocks,

@@ -10,10 +10,9 @@ import pandas as pd
 
 from ...account.memory.by_stage import CATEGORIES
 from ...tables.results import Bar, Diagnosis
-from ...wording.labels import class_label
 from ...wording.message import message
 from ...wording.quantities import duration, percent, size
-from ...wording.words import is_missing
+from ...wording.words import class_label, is_missing
 from ..document import Figure, Table
 from ..palette import HATCHED, MEMORY_COLOURS, class_colour, class_meanings
 from .svg import WIDTH, box, hatch, legend, line, picture, text

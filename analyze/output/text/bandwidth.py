@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...explain.whatif.transfers import TRANSFER_NOTES, WHY_UNKNOWN
-from ...wording.labels import axis_label
 from ...wording.quantities import percent, rate, size
+from ...wording.words import axis_label
 from ..document import Block, Table, section
 from .amounts import left_out
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...findings.comparison import unlike
-from ...wording.labels import class_label
 from ...wording.quantities import percent, percent_change
-from ...wording.words import counted, sentence
+from ...wording.words import class_label, counted, sentence
 from ..document import Block, Item, Lines, Listing, Table, facts, section
 from .amounts import milliseconds, shortened
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...wording.labels import class_label
 from ...wording.quantities import percent
+from ...wording.words import class_label
 from ..document import Block, Heading, Lines, Table, section
 from .amounts import limits_section, milliseconds
 

@@ -9,10 +9,10 @@ from ...align.attempts import attempts_text
 from ...findings.none_found import nothing_found, unknown_places
 from ...tables.capabilities import SYNTHETIC
 from ...tables.results import Diagnosis, Finding
-from ...wording.labels import class_label, place_words
 from ...wording.limits import limit_texts
 from ...wording.message import Message, Text, message
 from ...wording.quantities import percent
+from ...wording.words import class_label, place_words
 from ..causes import shown_causes, waiting_sum
 from ..document import Block, Heading, Item, Lines, Listing, Rule, Table, facts, section
 from ..render import to_plain

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...account.links.phases import Phase
 from ...account.links.words import UNKNOWN, fault_words
-from ...wording.labels import axis_label
 from ...wording.quantities import percent
+from ...wording.words import axis_label
 from ..document import Block, Lines, Table, section
 from .amounts import left_out
 

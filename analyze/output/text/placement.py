@@ -10,8 +10,7 @@ from meshscope.probe.schema.layout import MESH_AXES
 from ...explain.placement.cards import Unchecked
 from ...explain.placement.estimates import NoPrice
 from ...explain.placement.launch import Refusal
-from ...explain.placement.violations import ViolationCode
-from ...explain.placement.words import CLAIMS, NO_PRICE, unchecked_text
+from ...explain.placement.violations import CLAIMS, NO_PRICE, ViolationCode, unchecked_text
 from ...wording.quantities import percent
 from ..document import Block, Lines, Table, Verbatim, facts, section
 from .amounts import left_out

@@ -1,10 +1,11 @@
-"""The first answer about a large run as a document."""
+"""A large run as documents: its segments, and the first answer about it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ...scale.account_steps import AccountSteps
+from ...scale.compact import Compacted
 from ...scale.slow_ranks import FirstAnswer, SlowRank
 from ...scale.store import Summaries
 from ...wording.message import Message, message
@@ -98,3 +99,22 @@ def facts_of(one: SlowRank, answer: FirstAnswer) -> Iterator[Message]:
         yield message("summaries.measured", delta_ns=one.step_after_ns)
     if one.verdict.ambiguous_with:
         yield message("summaries.alike", others=list(one.verdict.ambiguous_with))
+
+
+def compacted_document(made: Compacted) -> list[Block]:
+    """Return how many files there were and are, and what was removed."""
+    written = message(
+        "compacted.written",
+        ranks=made.ranks,
+        rows=made.rows,
+        before=made.files_before,
+        after=made.files_after,
+    )
+    size = message("compacted.size", before=made.bytes_before, after=made.bytes_after)
+    dropped = message("compacted.dropped_none")
+    if made.kept_steps is not None:
+        dropped = message("compacted.dropped", rows=made.dropped_rows, steps=made.kept_steps.text)
+    return [
+        Heading(message("compacted.title", run=made.run.name)),
+        Lines([written, size, dropped]),
+    ]

@@ -15,8 +15,8 @@ from ...align.steps.last_records import last_record_ns
 from ...align.steps.whole_capture import WHOLE_CAPTURE
 from ...tables.arrays import BoolArray
 from ...tables.trace import Trace
-from ...wording.labels import axis_label
 from ...wording.quantities import size
+from ...wording.words import axis_label
 from .categories import OF_AXIS, OF_SPAN, Category
 from .unfinished import OpenWait
 

@@ -21,7 +21,7 @@ from meshscope.probe.schema.reading import file_hash
 
 from ...wording.limits import Limit
 from ...wording.message import Message, message
-from ..rank_limits import shared_notes
+from ..file_limits import shared_notes
 
 _CLAIMED = ".sealing"
 """What a file was called while it was being compressed, in runs of earlier versions."""

@@ -21,12 +21,12 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import CollectiveKind, Direction
 
 from ...wording.message import message
+from ..byte_source import read_whole
 from ..files import DAMAGED_JSON, InputFile
 from ..kernel_names import collective_kind, item_bytes
 from ..kineto.events import to_int as integer
 from ..kineto.groups import NamedGroup, parse_ranks
 from ..plain_pickle import load_plain
-from ..whole_file import read_whole
 
 MAX_BYTES = 64 << 20
 """Larger dumps are refused, packed or not; one of 2,000 collectives has about 2 MB."""

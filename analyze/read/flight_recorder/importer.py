@@ -18,9 +18,8 @@ from meshscope.probe.schema.terms import CaptureLevel
 
 from ...wording.limits import Limit
 from ...wording.message import Message, message
+from ..file_limits import left_out_files, missing_ranks, shared_notes
 from ..files import InputFile
-from ..left_out import left_out_files
-from ..rank_limits import missing_ranks, shared_notes
 from .dump import Dump, Oddity, read_dump
 from .tables import dump_tables
 

@@ -21,9 +21,9 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ...wording.limits import Limit
 from ...wording.message import message
+from ..file_limits import left_out_files
 from ..files import InputFile
 from ..kernel_names import CATEGORY_OF_EVENT
-from ..left_out import left_out_files
 from ..scratch import Scratch
 from .events import decode
 from .rewritten import EventWriter

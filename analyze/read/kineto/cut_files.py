@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 
 from ...wording.limits import Limit
 from ...wording.message import message

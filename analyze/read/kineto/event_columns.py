@@ -1,18 +1,89 @@
-"""The events of one profiler file as columns of numbers, by the role that they play."""
+"""The events of one profiler file as columns of numbers, by the role that they play, on disk while they are many.
+
+A large file has millions of operators, and which step or kernel they belong to is known
+only when all of it was read. Meanwhile their numbers wait in a nameless temporary
+file, which vanishes with the process, however that ends.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshscope.probe.schema.terms import DeviceInterface, KernelCategory
 
-from .events import EventArgs
-from .spill import ColumnSpill
+from ..kernel_names import CATEGORY_OF_EVENT
+from .events import EventArgs, to_floats, to_integers
+
+Columns = dict[str, npt.NDArray[Any]]
+
+_IN_MEMORY_BYTES = 4 << 20
+"""What smaller files have to spill stays in memory."""
+_LEAST_ROWS = 1 << 16
+"""Rows that are read back at once, unless there are fewer."""
+
+
+class ColumnSpill:
+    """Rows of numeric columns, appended in batches and read back in their order.
+
+    Args:
+        types: Names of the columns and what they hold.
+        folder: Where the temporary file is made; the system's folder if not given.
+    """
+
+    def __init__(self, types: Mapping[str, np.dtype[Any]], folder: Path | None) -> None:
+        self._types = dict(types)
+        # Closed with this object: there is no scope that it could be bound to.
+        self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115
+            _IN_MEMORY_BYTES, dir=None if folder is None else str(folder)
+        )
+        self._batches: list[int] = []
+
+    def __len__(self) -> int:
+        return sum(self._batches)
+
+    def add(self, rows: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Append one batch.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        for name, kind in self._types.items():
+            self._file.write(np.asarray(rows[name], dtype=kind).tobytes())
+        self._batches.append(len(next(iter(rows.values()))))
+
+    def close(self) -> None:
+        """Give the space back."""
+        self._file.close()
+
+    def read(self) -> Iterator[Columns]:
+        """Yield all rows in pieces of bounded size."""
+        self._file.seek(0)
+        held: list[Columns] = []
+        rows = 0
+        for count in self._batches:
+            held.append({name: self._column(kind, count) for name, kind in self._types.items()})
+            rows += count
+            if rows >= _LEAST_ROWS:
+                yield self._joined(held)
+                held, rows = [], 0
+        if held:
+            yield self._joined(held)
+
+    def _column(self, kind: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+        return np.frombuffer(self._file.read(kind.itemsize * count), kind)
+
+    def _joined(self, parts: list[Columns]) -> Columns:
+        return {name: np.concatenate([part[name] for part in parts]) for name in self._types}
+
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -165,3 +236,31 @@ class RoledEvents:
         """Return the codes of the names that begin as the pattern says, with the match."""
         pairs = ((code, pattern.match(name)) for code, name in enumerate(self.names))
         return {code: match for code, match in pairs if match}
+
+
+_WAITS = ("wait_stream", "wait_correlation")
+_BYTES_PER_GB = 1e9
+_MOST_BLOCKS = 1 << 62
+
+
+def transfer_columns(role: str, args: Sequence[EventArgs]) -> dict[str, Any]:
+    """Return what only copies, memory sets and synchronisation rows have."""
+    count = len(args)
+    columns: dict[str, Any] = {name: np.full(count, -1) for name in _WAITS}
+    columns |= {"size_bytes": np.full(count, -1), "rate_bytes_per_s": np.full(count, np.nan)}
+    category = CATEGORY_OF_EVENT.get(role, KernelCategory.UNKNOWN)
+    if category in (KernelCategory.MEMCPY, KernelCategory.MEMSET):
+        columns["size_bytes"] = to_integers([a.size_bytes for a in args])
+        columns["rate_bytes_per_s"] = to_floats([a.rate_gb_per_s for a in args]) * _BYTES_PER_GB
+    if category == KernelCategory.SYNC:
+        columns |= {name: to_integers([getattr(a, name) for a in args]) for name in _WAITS}
+    return columns
+
+
+class Blocks(dict[bytes, int]):
+    """The number of thread blocks of each grid, by its text; -1 where it is no list of numbers."""
+
+    def __missing__(self, text: bytes) -> int:
+        sizes = [int(size) for size in re.findall(rb"\d{1,10}", text)]
+        self[text] = min(prod(sizes), _MOST_BLOCKS) if sizes else -1
+        return self[text]

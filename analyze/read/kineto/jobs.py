@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 
 from ...wording.limits import Limit
 from ...wording.message import message

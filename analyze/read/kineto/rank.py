@@ -23,11 +23,10 @@ from .cut_files import whole_steps
 from .device_windows import first_step_work, until_device_is_done
 from .event_columns import Events, RoledEvents
 from .events import DistributedInfo, KinetoHeader, to_int
-from .files import write_rank_tables
 from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .roles import RoleCollector
-from .rows import name_table, span_table, step_table
+from .rows import name_table, span_table, step_table, write_rank_tables
 from .side_streams import separated, unknown_notes
 from .stream import CHUNK_BYTES, EventStream
 

@@ -36,11 +36,19 @@ from .categories import (
     category_of,
     long_python,
 )
-from .device_columns import Blocks, transfer_columns
-from .event_columns import CATEGORIES, INTERFACES, Events, IntArray, RoledEvents, SpilledEvents
+from .event_columns import (
+    CATEGORIES,
+    INTERFACES,
+    Blocks,
+    ColumnSpill,
+    Events,
+    IntArray,
+    RoledEvents,
+    SpilledEvents,
+    transfer_columns,
+)
 from .events import AnyEvent, EventArgs, EventContent, to_integers
 from .input_shapes import InputShapes
-from .spill import ColumnSpill
 from .stamps import EXPORT_AGAIN, readable_stamps
 
 _SPILLED = LAUNCH | OPERATOR

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import KernelCategory
 
 from ...tables.intervals import union

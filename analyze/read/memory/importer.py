@@ -20,9 +20,8 @@ from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase
 
 from ...wording.limits import Limit
 from ...wording.message import message
+from ..file_limits import left_out_files, missing_ranks, shared_notes
 from ..files import InputFile, InputFormat, rank_in_name
-from ..left_out import left_out_files
-from ..rank_limits import missing_ranks, shared_notes
 from .moments import CATEGORIES, MemoryRecord, Moment
 from .snapshot import read_snapshot
 from .timeline import read_events, read_sizes

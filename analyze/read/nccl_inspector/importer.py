@@ -4,7 +4,7 @@ A line says how long a collective took on one member of a communicator and when
 the line was written, not when the collective began. Members of a synchronising
 collective leave it together, so one end is given to all of them, and who came last
 is read off the durations alone. The numbering of ``coll_sn`` is one per
-communicator and operation.
+communicator and operation. Records name ranks inside communicators only; global ones follow.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, RUN, TABLES
 from meshscope.probe.schema.terms import Axis, CaptureLevel, CollectiveKind, TimeSource
 
@@ -24,8 +25,55 @@ from ...wording.limits import Limit, limit_text
 from ...wording.message import message
 from ..files import InputFile
 from ..kernel_names import collective_kind
-from .ranks import number_ranks
 from .records import read_records
+
+PROCESS = ["host", "pid"]
+"""What tells processes apart."""
+_SHOWN = 4
+
+
+def number_ranks(rows: pd.DataFrame, notes: list[Limit]) -> tuple[pd.DataFrame, int]:
+    """Return the rows with the column ``rank``, and the size of the world.
+
+    The numbering is that of the largest communicator in which every process is;
+    where there is none, processes are numbered by host and process id. A process
+    that is several members of one communicator keeps only the records of that one,
+    because nothing says which of its members made another record.
+    """
+    rows = rows.assign(process=rows.groupby(PROCESS, sort=True).ngroup())
+    world = _world(rows)
+    places = rows.groupby(["process", "comm"])["comm_rank"].transform("nunique")
+    is_single = places.groupby(rows["process"]).transform("max") == 1
+    if world is None:
+        notes.append(_by_process(rows))
+        rank, size = rows["process"].where(is_single), int(rows["process"].nunique())
+    else:
+        in_world = rows["comm"] == world
+        own = rows[in_world & is_single].drop_duplicates("process")
+        by_process = rows["process"].map(own.set_index("process")["comm_rank"])
+        rank = rows["comm_rank"].where(in_world, by_process)
+        size = int(rows.loc[in_world, "members"].max())
+        notes.append(message("assumed.ranks_of_communicator", communicator=world))
+    lost = int(rank.isna().sum())
+    if lost:
+        notes.append(message("missing.records_of_several_ranks", count=lost))
+    return rows[rank.notna()].assign(rank=rank.dropna().astype("int64")), size
+
+
+def _world(rows: pd.DataFrame) -> str | None:
+    """Return the communicator with the most members that every process is in."""
+    comms = rows.groupby("comm", sort=True).agg(
+        members=("members", "max"), processes=("process", "nunique")
+    )
+    whole = comms[comms["processes"] == rows["process"].nunique()]
+    return None if whole.empty else str(whole["members"].idxmax())
+
+
+def _by_process(rows: pd.DataFrame) -> Limit:
+    known = rows.drop_duplicates("process").sort_values("process")
+    processes = (f"{row.process} is {row.host} pid {row.pid}" for row in known.itertuples())
+    return message("assumed.ranks_by_process", named=listed(processes, most=_SHOWN))
+
 
 _SHARDED = (CollectiveKind.ALL_GATHER.value, CollectiveKind.REDUCE_SCATTER.value)
 """The log has the part of one member; the table has all of it."""

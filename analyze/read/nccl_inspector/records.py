@@ -14,8 +14,8 @@ from meshscope.probe.schema.errors import TraceFormatError
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..byte_source import ByteSource
+from ..file_limits import left_out_files
 from ..files import DAMAGED_JSON, InputFile
-from ..left_out import left_out_files
 
 _NS_PER_US = 1000
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]

@@ -2,7 +2,8 @@
 
 ``nsys export --type sqlite`` writes what the device did (CUPTI tables), what the host
 called, and the NVTX ranges of the program. Which process is which rank, where a step
-begins and what a collective is called comes from names, as far as there are any.
+begins and what a collective is called comes from names, as far as there are any. What
+Nsight Systems itself said went wrong while it recorded is a limit.
 """
 
 from __future__ import annotations
@@ -22,19 +23,40 @@ from meshscope.probe.schema.terms import CaptureLevel
 
 from ...wording.limits import Limit
 from ...wording.message import message
+from ..file_limits import left_out_files, missing_ranks, shared_notes
 from ..files import InputFile
 from ..kineto.communication import CommunicationTables, assemble
 from ..kineto.counted import counted_limits
 from ..kineto.groups import NamedGroup
-from ..left_out import left_out_files
-from ..rank_limits import missing_ranks, shared_notes
 from .activities import Activities, Names, read_calls, read_device
 from .database import MISSING, Database, IntArray
-from .diagnostics import diagnostics
 from .nccl import Membership, communicator_name, memberships
 from .process import ProcessEvents, ProcessTables, process_tables
 from .ranges import NvtxEvents, Ranges, process_of, read_nvtx
 from .ranks import NumberedProcess, number_by_device, number_processes
+
+_TABLE = "DIAGNOSTIC_EVENT"
+_WARNING = 2
+"""Lowest severity that is reported: 1 is information, 2 a warning, 3 an error."""
+_MOST = 6
+_MOST_TEXT = 300
+
+
+def diagnostics(database: Database) -> tuple[str, ...]:
+    """Return its warnings and errors, each once, errors first.
+
+    Raises:
+        TraceFormatError: The file is damaged.
+    """
+    rows = database.pairs(_TABLE, "severity", "text")
+    messages = [
+        (severity, " ".join(str(text).split())[:_MOST_TEXT])
+        for severity, text in rows
+        if isinstance(severity, int) and severity >= _WARNING and text
+    ]
+    ordered = dict.fromkeys(text for _, text in sorted(messages, key=lambda one: -one[0]))
+    return tuple(ordered)[:_MOST]
+
 
 _KNOWN_VERSIONS = ("2", "3")
 """Major versions of the schema that this reader knows."""

@@ -24,8 +24,7 @@ from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase, SpanKind
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..files import InputFile
-from .files import Iteration, StageFile, read_stage_files
-from .mesh import Mesh, read_mesh
+from .files import Iteration, Mesh, StageFile, read_mesh, read_stage_files
 
 _NS_PER_MS = 1e6
 _BYTES_PER_GB = 1 << 30

@@ -4,7 +4,7 @@ One description serves MFU, memory and what-if. It is read from our own names, f
 ``config.json`` or from Megatron's arguments; nothing here imports torch.
 """
 
-from .conventions import CONVENTIONS, DEFAULT_CONVENTION, flops_per_token
+from .counts import CONVENTIONS, DEFAULT_CONVENTION, flops_per_token
 from .description import ModelDescription
 from .fields import describe_model, model_fields
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshscope.probe.schema.listing import listed
+from meshscope.probe.schema.printable import listed
 
 from .open_capture import next_command
 from .options import DEFAULT_RUNS, MOST_TIMEOUT_S, FormatOption, RunsOption, named_run
 from .output import Format, emit, print_json, say
 
 if TYPE_CHECKING:
-    from meshscope.analyze.read.deep_traces.traces import TraceCheck
+    from meshscope.analyze.read.deep_traces.steps import TraceCheck
     from meshscope.probe.deep.arming import Armed
     from meshscope.probe.deep.collecting import Collected
 
@@ -55,7 +55,7 @@ def arm(  # noqa: PLR0913 - the options of a verb
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Record the same steps of all ranks of this node in depth: operators and kernels."""
-    from meshscope.analyze.read.deep_traces.traces import check_traces
+    from meshscope.analyze.read.deep_traces.steps import check_traces
     from meshscope.probe.deep.arming import arm as arm_ranks
     from meshscope.probe.deep.rank_traces import How
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshscope.probe.schema.listing import listed
 from meshscope.probe.schema.message import message
+from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import CaptureLevel
 
 from .options import DEFAULT_RUNS, MOST_TIMEOUT_S, RunsOption, named_run

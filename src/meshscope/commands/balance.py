@@ -34,7 +34,7 @@ def balance(  # noqa: PLR0913 - the options of a verb
     from meshscope.analyze.explain.balance import balance as find
     from meshscope.analyze.findings.measure import measure
     from meshscope.analyze.formulas.planning.cap import parse_bytes
-    from meshscope.analyze.formulas.planning.counts import parse_counts
+    from meshscope.analyze.formulas.planning.stage_split import parse_counts
     from meshscope.analyze.output.json.balance import balance_to_json
     from meshscope.analyze.output.text.balance import balance_document
 

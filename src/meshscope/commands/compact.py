@@ -35,8 +35,8 @@ def compact(
 
     A run that the probe recorded stays as it is. A call that is killed leaves the run as it was.
     """
-    from meshscope.analyze.output.json.compacted import compacted_to_json
-    from meshscope.analyze.output.text.compacted import compacted_document
+    from meshscope.analyze.output.json.summaries import compacted_to_json
+    from meshscope.analyze.output.text.summaries import compacted_document
     from meshscope.analyze.scale.compact import compact as put_into_segments
     from meshscope.analyze.scale.segments import ranks_of_run
     from meshscope.analyze.tables.part import StepRange

@@ -61,7 +61,7 @@ def gate_selftest(
     """Estimate how often a gate would alarm on this baseline without a cause: its own runs, relabelled."""
     from meshscope.analyze.gate.json_forms import selftest_to_json
     from meshscope.analyze.gate.selftest import LEAST_RUNS
-    from meshscope.analyze.output.text.gate_noise import selftest_document
+    from meshscope.analyze.output.text.gate import selftest_document
 
     found = selftest_to_json(_times(paths, margin, LEAST_RUNS + 1, runs), margin)
     following = next_command("gate", "calibrate", *paths)
@@ -76,7 +76,7 @@ def gate_calibrate(
 ) -> None:
     """Estimate the loss that a gate finds with this baseline, by the number of candidate runs."""
     from meshscope.analyze.gate.json_forms import calibration_to_json
-    from meshscope.analyze.output.text.gate_noise import calibration_document
+    from meshscope.analyze.output.text.gate import calibration_document
 
     found = calibration_to_json(_times(paths, margin, 2, runs), margin)
     following = next_command("gate", "selftest", *paths)
@@ -99,7 +99,7 @@ def gate_history(
     from meshscope.analyze.gate.history_csv import history_csv
     from meshscope.analyze.gate.json_forms import history_to_json
     from meshscope.analyze.gate.loaded import baseline_of, require_steps
-    from meshscope.analyze.output.text.gate_noise import history_document
+    from meshscope.analyze.output.text.gate import history_document
     from meshscope.analyze.wording.words import counted
     from meshscope.probe.schema.errors import ConfigError
 

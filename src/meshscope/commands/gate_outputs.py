@@ -84,10 +84,13 @@ class Outputs:
         Raises:
             OSError: A file cannot be written.
         """
-        from meshscope.analyze.output.text.gate_github import gate_to_annotations, step_summary
-        from meshscope.analyze.output.text.gate_gitlab import gate_to_gitlab
-        from meshscope.analyze.output.text.gate_junit import gate_to_junit
-        from meshscope.analyze.output.text.gate_openmetrics import gate_to_openmetrics
+        from meshscope.analyze.output.text.gate_ci import (
+            gate_to_annotations,
+            gate_to_gitlab,
+            gate_to_junit,
+            gate_to_openmetrics,
+            step_summary,
+        )
 
         forms: tuple[tuple[Path | None, Callable[[], str]], ...] = (
             (self.junit, lambda: gate_to_junit(found)),

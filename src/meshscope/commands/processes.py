@@ -8,7 +8,7 @@ from pathlib import Path
 def are_gone(run: Path) -> bool:
     """Tell whether the processes of all ranks belong to this host and are gone."""
     from meshscope.probe.control.finding import is_alive
-    from meshscope.probe.job.ends import is_of_this_host
+    from meshscope.probe.job.lifetimes import is_of_this_host
     from meshscope.probe.schema.errors import MeshscopeError
     from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directories, read_json
 

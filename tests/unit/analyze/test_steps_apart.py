@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.synthetic import MS, Job, capture
 
-from meshscope.analyze.explain.replay.edge_effect import EdgeEffect
+from meshscope.analyze.explain.replay.effect_folding import EdgeEffect
 from meshscope.analyze.explain.replay.scenarios import step_lengths
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.findings.measure import measure

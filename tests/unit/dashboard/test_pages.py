@@ -13,7 +13,7 @@ from tests.deep_run import make_run
 from tests.unit.dashboard.conftest import write_job, write_synthetic
 
 from meshscope.analyze import Finding
-from meshscope.analyze.wording.labels import place_words
+from meshscope.analyze.wording.words import place_words
 from meshscope.dashboard import units
 from meshscope.dashboard.callbacks import page_of
 from meshscope.dashboard.controls import chosen_view, marked_view, stepped_view, zoomed_view

@@ -15,7 +15,7 @@ from meshscope.probe.cost import (
 )
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.steps import StepHook
-from meshscope.probe.recording.early import EarlyRecorder
+from meshscope.probe.recording.open_recorder import EarlyRecorder
 from meshscope.probe.settings.config import ProbeConfig
 
 

@@ -6,7 +6,7 @@ from tests.synthetic import MS, Job, capture, uniform
 
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.json.collectives import collectives_to_json
-from meshscope.probe.recording.full_records import FullRecords
+from meshscope.probe.recording.step_sums import FullRecords
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import CaptureLevel
 

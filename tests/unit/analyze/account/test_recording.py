@@ -10,7 +10,7 @@ from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.json.diagnosis import diagnosis_to_json
 from meshscope.analyze.output.text.diagnosis import to_text
-from meshscope.probe.recording.full_records import FullRecords
+from meshscope.probe.recording.step_sums import FullRecords
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import RECORDING_KEY, read_json, write_json
 

@@ -8,8 +8,8 @@ from meshscope.analyze.explain.metrics import metrics_without_steps
 from meshscope.analyze.explain.whatif import parse_changes, predict
 from meshscope.analyze.findings.diagnosis import diagnose, diagnosis_of
 from meshscope.analyze.findings.measure import measure
-from meshscope.analyze.gate.budget_metrics import METRICS
 from meshscope.analyze.gate.budgets import (
+    METRICS,
     Budget,
     budgets_document,
     check,

@@ -72,7 +72,7 @@ def same(one, other):
 
 def test_several_processes_give_the_same_tables(source, keeping, tmp_path, monkeypatch):
     """The result would depend on the number of CPUs."""
-    monkeypatch.setattr("meshscope.analyze.read.kineto.pool._PAYS_BYTES", 0)
+    monkeypatch.setattr("meshscope.analyze.read.kineto.importer._PAYS_BYTES", 0)
     reported = []
     pool = Keeping(runs_dir=tmp_path / "pool", workers=2, on_bytes=reported.append)
     same(ingest(source, pool).trace, ingest(source, keeping).trace)
@@ -81,7 +81,7 @@ def test_several_processes_give_the_same_tables(source, keeping, tmp_path, monke
 
 def test_a_file_that_cannot_be_read_is_left_out_in_any_process(source, tmp_path, monkeypatch):
     """An error in another process would lose the ranks that can be read."""
-    monkeypatch.setattr("meshscope.analyze.read.kineto.pool._PAYS_BYTES", 0)
+    monkeypatch.setattr("meshscope.analyze.read.kineto.importer._PAYS_BYTES", 0)
     (source / "rank2.json").write_text('{"schemaVersion": 1, "traceEvents": [{"ph": "X"}]}')
     found = [
         ingest(source, Keeping(runs_dir=tmp_path / str(workers), workers=workers)).trace
@@ -223,7 +223,7 @@ def test_a_worker_that_is_killed_costs_no_rank(tmp_path):
     """One process that the system kills would take the job with it, or leave it hanging."""
     source = write_ranks(tmp_path / "job", count=6000)
     program = (
-        "import meshscope.analyze.read.kineto.pool as pool\n"
+        "import meshscope.analyze.read.kineto.importer as pool\n"
         "from pathlib import Path\n"
         "from meshscope.analyze.load.ingest import Keeping, ingest\n"
         "pool._PAYS_BYTES = 0\n"

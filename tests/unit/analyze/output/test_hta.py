@@ -252,7 +252,7 @@ def test_what_does_not_work_is_refused_with_the_remedy(monkeypatch, package, fou
             raise importlib.metadata.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr("meshscope.analyze.output.hta.extra.version", version)
+    monkeypatch.setattr("meshscope.analyze.output.hta.bridge.version", version)
     with pytest.raises(ConfigError, match=message):
         hta.open(trace_of())
 

@@ -8,12 +8,12 @@ from string import Formatter
 
 import pytest
 
-from meshscope.analyze.read.rank_limits import OF_RANKS
+from meshscope.analyze.read.file_limits import OF_RANKS
 from meshscope.analyze.wording.limits import Meaning
 from meshscope.analyze.wording.message import catalogue
 from meshscope.probe.reader.counters import COUNTERS
 from meshscope.probe.reader.sources import SOURCES
-from meshscope.probe.schema.host_counters import LOST
+from meshscope.probe.schema.host_records import LOST
 from meshscope.probe.schema.sentences import FORMS
 
 MOST_WORDS = 18

@@ -6,8 +6,7 @@ from tests.ring_records import store_steps
 from meshscope.probe.agent.ring_tail import RingTail
 from meshscope.probe.recording.ring import RingWriter
 from meshscope.probe.schema.errors import SegmentError
-from meshscope.probe.schema.ring import HEADER_BYTES
-from meshscope.probe.schema.slots import COMMIT_OFFSET, SLOT_BYTES
+from meshscope.probe.schema.ring import COMMIT_OFFSET, HEADER_BYTES, SLOT_BYTES
 
 STEPS = frozenset({"step"})
 

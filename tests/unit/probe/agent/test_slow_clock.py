@@ -16,7 +16,7 @@ from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault
 from meshscope.probe.agent.agent import Agent
 from meshscope.probe.agent.settings import AgentSettings
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.full_records import FullRecords
+from meshscope.probe.recording.step_sums import FullRecords
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.rundir import create_run
 

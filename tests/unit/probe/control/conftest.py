@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshscope.probe.control.directory import make_directory, socket_name
-from meshscope.probe.control.request_log import RequestLog
-from meshscope.probe.control.server import ControlServer
+from meshscope.probe.control.server import ControlServer, RequestLog
 from meshscope.probe.control.verbs import Verb, VerbRegistry
 
 

@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 
 from meshscope.probe.control.directory import (
+    FOLDER,
     MOST_PATH_BYTES,
+    Pointer,
+    boot_id,
     check_private,
     check_trusted,
     existing_directories,
     make_directory,
+    read_pointers,
     run_name,
     socket_name,
+    write_pointer,
 )
 from meshscope.probe.schema.errors import ConfigError
 
@@ -152,3 +157,27 @@ def test_a_path_too_long_for_a_socket_is_refused(variables, short_dir):
     deep.mkdir(mode=0o700)
     path = make_directory("run-1", variables | {"XDG_RUNTIME_DIR": str(deep)})
     assert path.is_relative_to(short_dir / "tmp")
+
+
+def test_a_note_is_read_as_it_was_written(tmp_path):
+    """Fails when a user cannot find the socket of a rank."""
+    socket = tmp_path / "rank1.7.sock"
+    path = write_pointer(tmp_path / "run", 1, socket)
+    host = os.uname().nodename
+    assert read_pointers(tmp_path / "run") == [Pointer(1, os.getpid(), host, boot_id(), socket)]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_damaged_notes_are_left_out(tmp_path):
+    """Fails when a torn or foreign note stops the others from being read."""
+    write_pointer(tmp_path, 0, tmp_path / "a.sock")
+    for name, content in {
+        "rank1.json": "{",
+        "rank2.json": '{"rank": "2"}',
+        "rank3.json": '{"rank": 3, "pid": true, "host": "", "boot_id": "", "socket": ""}',
+        "rank4.json": '{"rank": 4, "pid": 5, "host": "", "boot_id": "", "socket": 6}',
+    }.items():
+        (tmp_path / FOLDER / name).write_text(content)
+    assert [pointer.rank for pointer in read_pointers(tmp_path)] == [0]
+    assert read_pointers(tmp_path / "absent") == []

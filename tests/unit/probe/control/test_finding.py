@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from meshscope.probe.control import pointers
+from meshscope.probe.control import directory
 from meshscope.probe.control.client import Endpoint
 from meshscope.probe.control.directory import make_directory, run_name, socket_name
 from meshscope.probe.control.finding import (
@@ -44,12 +44,12 @@ def note(run, rank, pid, socket, **facts):
         "rank": rank,
         "pid": pid,
         "host": os.uname().nodename,
-        "boot_id": pointers.boot_id(),
+        "boot_id": directory.boot_id(),
         "socket": str(socket),
         **facts,
     }
-    (run / pointers.FOLDER).mkdir(exist_ok=True)
-    write_json(run / pointers.FOLDER / f"rank{rank:05d}.{pid}.json", content)
+    (run / directory.FOLDER).mkdir(exist_ok=True)
+    write_json(run / directory.FOLDER / f"rank{rank:05d}.{pid}.json", content)
 
 
 def test_sockets_are_found_by_directory_and_by_note(run, variables, short_dir):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from meshscope.probe.control import injection
-from meshscope.probe.control.attach_script import AttachScript
 from meshscope.probe.control.finding import is_alive
+from meshscope.probe.control.injection import AttachScript
 from meshscope.probe.schema.errors import ConfigError
 
 

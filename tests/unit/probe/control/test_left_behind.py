@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from meshscope.probe.control import pointers
+from meshscope.probe.control import directory
 from meshscope.probe.control.directory import make_directory, run_name, socket_name
 from meshscope.probe.control.left_behind import remove_of_killed_ranks
 from meshscope.probe.schema.manifest import write_json
@@ -33,8 +33,8 @@ def leave(run, variables, rank, pid, **facts):
     place = make_directory(run_name(run), variables) / socket_name(rank, pid)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as served:
         served.bind(str(place))
-    here = {"host": os.uname().nodename, "boot_id": pointers.boot_id()}
-    note = run / pointers.FOLDER / f"rank{rank:05d}.{pid}.json"
+    here = {"host": os.uname().nodename, "boot_id": directory.boot_id()}
+    note = run / directory.FOLDER / f"rank{rank:05d}.{pid}.json"
     note.parent.mkdir(exist_ok=True)
     write_json(note, {"rank": rank, "pid": pid, **here, "socket": str(place), **facts})
     return place, note

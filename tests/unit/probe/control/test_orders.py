@@ -5,9 +5,8 @@ import os
 import pytest
 
 from meshscope.probe.control.client import Endpoint
-from meshscope.probe.control.fields import Choice, Whole
 from meshscope.probe.control.orders import change_level, order
-from meshscope.probe.control.verbs import Refusal, Verb
+from meshscope.probe.control.verbs import Choice, Refusal, Verb, Whole
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.message import message
 

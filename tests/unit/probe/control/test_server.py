@@ -14,6 +14,7 @@ import pytest
 from meshscope.probe.control import server as server_module
 from meshscope.probe.control.client import ask
 from meshscope.probe.control.messages import MOST_BYTES, Reply, decode_reply, encode_request
+from meshscope.probe.control.server import RequestLog
 from meshscope.probe.control.verbs import Refusal, Verb
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.message import message
@@ -232,3 +233,17 @@ def test_another_user_is_refused(serve):
             path.chmod(mode)
     assert reply == Reply(ok=False, result={}, error="only this user and root may ask")
     assert server.log.to_json()[0]["outcome"] == "refused: another user"
+
+
+def test_the_newest_requests_are_kept():
+    """Fails when the log grows without bound, or forgets the newest."""
+    log, reported = RequestLog(), []
+    log.tell(lambda changed: reported.append(changed.count))
+    for number in range(1000):
+        log.add("status", 0, number, "x" * 1000)
+    kept = log.to_json()
+    assert (len(kept), kept[-1]["pid"], log.count, reported[-1]) == (256, 999, 1000, 1000)
+    assert len(kept[0]["outcome"]) == 120
+    log.tell(None)
+    log.add("status", 0, 0, "done")
+    assert reported[-1] == 1000

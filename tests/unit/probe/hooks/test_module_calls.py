@@ -10,7 +10,7 @@ from meshscope.probe.cost import CostMeter
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.compute import ComputeHook
 from meshscope.probe.hooks.module_calls import ModuleCalls, called_modules
-from meshscope.probe.recording.early import EarlyRecorder
+from meshscope.probe.recording.open_recorder import EarlyRecorder
 from meshscope.probe.settings.config import ProbeConfig
 
 

@@ -11,7 +11,7 @@ from meshscope.analyze.wording.message import catalogue
 from meshscope.probe.reader.counters import COUNTERS, HARMLESS, counter_notes
 from meshscope.probe.reader.rank_records import Made, RankRecords
 from meshscope.probe.reader.sources import SOURCES
-from meshscope.probe.schema import host_counters
+from meshscope.probe.schema import host_records
 
 COUNTING = ("count", "_count")
 
@@ -39,7 +39,7 @@ def test_every_counter_of_an_agent_has_its_sentence(project_dir):
     """Fails when an agent counts what no reader of its samples can understand."""
     own = {name for name, path in _counted(project_dir) if "agent" in path.parts}
     series = {name for name, path in _counted(project_dir) if path.stem == "segment_series"}
-    assert own | series == host_counters.LOST.keys() | host_counters.HARMLESS
+    assert own | series == host_records.LOST.keys() | host_records.HARMLESS
 
 
 def test_every_source_has_its_words(project_dir):

@@ -6,9 +6,9 @@ from tests.texts import texts
 
 from meshscope.probe.reader.rank_parts import Wanted, bytes_of_run
 from meshscope.probe.reader.run import read_run
-from meshscope.probe.recording.full_records import FullRecords
 from meshscope.probe.recording.record_heads import collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
+from meshscope.probe.recording.step_sums import FullRecords
 from meshscope.probe.schema.manifest import MANIFEST_NAME, rank_directory, read_json, write_json
 from meshscope.probe.schema.records import LEVEL_CODES
 from meshscope.probe.schema.rundir import create_run

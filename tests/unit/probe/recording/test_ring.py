@@ -6,8 +6,7 @@ import pytest
 from tests.ring_records import packed_step, store_steps
 
 from meshscope.probe.recording.ring import RingWriter
-from meshscope.probe.schema.ring import HEADER_BYTES, read_ring
-from meshscope.probe.schema.slots import COMMIT_OFFSET, SLOT_BYTES
+from meshscope.probe.schema.ring import COMMIT_OFFSET, HEADER_BYTES, SLOT_BYTES, read_ring
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from tests.texts import texts
 
 from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording import step_sums as fold_module
-from meshscope.probe.recording.full_records import FullRecords
 from meshscope.probe.recording.record_heads import collective_head, p2p_head, span_head
+from meshscope.probe.recording.step_sums import FullRecords
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.records import (
     COLLECTIVE_CODES,

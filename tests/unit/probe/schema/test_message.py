@@ -33,7 +33,7 @@ def test_a_process_that_shows_no_error_never_reads_the_catalogue():
     """A training process would read and parse a file for an error that it counts and forgets."""
     program = (
         "import sys\n"
-        "from meshscope.probe.settings.levels import level_of\n"
+        "from meshscope.probe.settings.config import level_of\n"
         "from meshscope.probe.schema.errors import ConfigError\n"
         "try:\n    level_of('everything')\n"
         "except ConfigError as error:\n    caught = error\n"

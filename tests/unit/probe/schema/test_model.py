@@ -6,7 +6,7 @@ import pytest
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model import describe_model, flops_per_token
-from meshscope.probe.schema.model.parameters import idle_parameters, total_parameters
+from meshscope.probe.schema.model.counts import idle_parameters, total_parameters
 
 BIASED = {
     "norm_shift": True,

@@ -1,9 +1,11 @@
 """Text from files reaches a terminal without power over it."""
 
+from itertools import count
+
 import pytest
 
 from meshscope.probe.schema.errors import TraceFormatError
-from meshscope.probe.schema.printable import printable
+from meshscope.probe.schema.printable import listed, printable
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,17 @@ def test_an_error_is_one_line():
     error = TraceFormatError("bad\nthing", where="rank\x1b1", remedy="Copy\nit")
     assert str(error) == r"rank\x1b1: bad\nthing. Copy\nit"
     assert error.where == "rank\x1b1"
+
+
+@pytest.mark.parametrize(
+    ("items", "text"), [([], ""), ([3], "3"), ([3, 5], "3, 5"), ([3, 5, 6, 9], "3, 5 and 2 more")]
+)
+def test_what_is_not_named_is_counted(items, text):
+    """Fails when a list ends as if there were no more, or counts what it has named."""
+    assert listed(items, most=2) == text
+    assert listed(iter(items), most=2) == text
+
+
+def test_a_list_without_end_is_not_gone_through():
+    """Fails when naming the first missing ranks of a torn manifest takes for ever."""
+    assert listed(count(), count=10**9, most=2) == "0, 1 and 999999998 more"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshscope.probe.schema.records import MADE_BY_THE_WRITER, MEMORY_VALUES, RECORD_TYPES
-from meshscope.probe.schema.slots import (
+from meshscope.probe.schema.ring import (
     COMMIT_OFFSET,
     SLOT_BYTES,
     committed,

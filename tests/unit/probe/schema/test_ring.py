@@ -13,15 +13,17 @@ from tests.ring_records import store_steps
 from meshscope.probe.recording.ring import RingWriter
 from meshscope.probe.schema.errors import FormatVersionError, SegmentError
 from meshscope.probe.schema.ring import (
+    COMMIT_OFFSET,
     HEADER_BYTES,
     MAGIC,
+    SLOT_BYTES,
     RingHeader,
     _doubtful,
     _intact,
     _read_again,
     read_ring,
+    slot_dtype,
 )
-from meshscope.probe.schema.slots import COMMIT_OFFSET, SLOT_BYTES, slot_dtype
 from meshscope.probe.schema.tables import FORMAT_VERSION
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.model.counts import total_parameters
 from meshscope.probe.schema.model.fields import describe_model
-from meshscope.probe.schema.model.parameters import total_parameters
 
 LLAMA_8B = {
     "dim": 4096,

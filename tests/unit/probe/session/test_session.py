@@ -19,7 +19,7 @@ from meshscope.probe.reader.run import read_run
 from meshscope.probe.recording import rank_manifest
 from meshscope.probe.recording import recorder as recorder_module
 from meshscope.probe.recording.open_recorder import NullRecorder
-from meshscope.probe.safety.address_space import NEEDED_BYTES
+from meshscope.probe.safety.room import NEEDED_BYTES
 from meshscope.probe.schema.segment import SegmentFile
 from meshscope.probe.session import session as session_module
 

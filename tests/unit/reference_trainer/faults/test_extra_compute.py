@@ -10,7 +10,7 @@ from meshscope.reference_trainer.config.presets import load_config
 from meshscope.reference_trainer.faults.extra_compute import HostCompute
 from meshscope.reference_trainer.faults.ground_truth import truth_path
 from meshscope.reference_trainer.parallel.mesh import Place
-from meshscope.reference_trainer.run.packing import MicrobatchWork
+from meshscope.reference_trainer.run.data import MicrobatchWork
 from meshscope.reference_trainer.run.train import train
 
 RUN = """

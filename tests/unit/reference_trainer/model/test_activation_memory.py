@@ -7,11 +7,15 @@ import torch
 from torch import nn
 
 from meshscope.reference_trainer.config.config import ModelConfig, TrainerConfig
-from meshscope.reference_trainer.config.replica_config import MemoryConfig
-from meshscope.reference_trainer.model.activation_memory import ActivationRunner, ActivationStore
+from meshscope.reference_trainer.config.parallel_config import MemoryConfig
+from meshscope.reference_trainer.model.activation_memory import (
+    ActivationRunner,
+    ActivationStore,
+    recompute_frac,
+    recomputed,
+)
 from meshscope.reference_trainer.model.model import Stage, StagePart
 from meshscope.reference_trainer.model.pace import NoPace
-from meshscope.reference_trainer.model.recomputation import recompute_frac, recomputed
 
 CONFIG = ModelConfig(layers=2, hidden=32, ffn=128, heads=2, vocab=40, seq_len=16)
 BATCH = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from meshscope.reference_trainer.config.config import ModelConfig
-from meshscope.reference_trainer.config.split_config import MoeConfig
+from meshscope.reference_trainer.config.parallel_config import MoeConfig
 from meshscope.reference_trainer.model.model import Stage, StagePart
 from meshscope.reference_trainer.model.moe import ExpertSplit
 from meshscope.reference_trainer.model.pace import NoPace

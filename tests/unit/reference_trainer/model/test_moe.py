@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from meshscope.reference_trainer.config.split_config import MoeConfig
+from meshscope.reference_trainer.config.parallel_config import MoeConfig
 from meshscope.reference_trainer.model.moe import ExpertSplit, MoeMlp
 from meshscope.reference_trainer.parallel.tensor_parallel import TensorSplit
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.reference_trainer.config.device_config import DeviceConfig
+from meshscope.reference_trainer.config.sections import DeviceConfig
 from meshscope.reference_trainer.parallel.comm import Communicator, PerfectLinks
 from meshscope.reference_trainer.parallel.host_staging import (
     OPERATIONS,

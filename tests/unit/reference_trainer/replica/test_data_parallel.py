@@ -10,8 +10,7 @@ from torch import nn
 
 from meshscope.probe.schema.terms import Axis
 from meshscope.reference_trainer.replica.data_parallel import GradientReducer, ReductionPlan
-from meshscope.reference_trainer.replica.gradient_buckets import split_into_buckets
-from meshscope.reference_trainer.replica.gradient_wire import ExactWire
+from meshscope.reference_trainer.replica.gradient_wire import ExactWire, split_into_buckets
 from meshscope.reference_trainer.replica.memory_account import tensor_bytes
 
 

@@ -16,7 +16,7 @@ from meshscope.reference_trainer.config.config import (
     TrainConfig,
     TrainerConfig,
 )
-from meshscope.reference_trainer.config.replica_config import DataParallelConfig, MemoryConfig
+from meshscope.reference_trainer.config.parallel_config import DataParallelConfig, MemoryConfig
 from meshscope.reference_trainer.model.model import Stage
 from meshscope.reference_trainer.model.pace import NoPace
 from meshscope.reference_trainer.parallel.mesh import Mesh, MeshGroup, group_of_one

@@ -3,9 +3,8 @@
 import pytest
 from tests.tables import trace_of
 
-from meshscope.analyze.account.kernels.call_names import WAITING_CALL
-from meshscope.analyze.account.kernels.host_waits import host_waits
-from meshscope.analyze.account.kernels.idle import device_idle
+from meshscope.analyze.account.kernels.host_waits import best_function, host_waits
+from meshscope.analyze.account.kernels.idle import WAITING_CALL, device_idle
 from meshscope.analyze.output.json import kernels_to_json
 from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.output.text import kernels_document
@@ -131,3 +130,26 @@ def test_a_run_without_device_events_is_not_searched_rank_by_rank():
     assert ranks_to_look_at(trace, "kernel", "op") == trace.ranks[:1]
     assert ranks_to_look_at(trace, "kernel", "span") == trace.ranks
     assert host_waits(trace).empty
+
+
+TORCH = "torch/_ops.py(1255): __call__"
+MINE = "train/step.py(41): loss"
+TENSOR = "<built-in method view of Tensor object at 0x7fdc681d0910>"
+BOUND = "<built-in method all_reduce of pybind11_builtins.pybind11_detail_record object at 0x7f1>"
+
+
+@pytest.mark.parametrize(
+    ("names", "best"),
+    [
+        ([], ""),
+        ([TENSOR, TORCH, MINE, "train/main.py(7): main"], MINE),
+        ([TENSOR, TORCH], TORCH),
+        ([TENSOR], "Tensor.view"),
+        ([BOUND], "all_reduce"),
+        (["<built-in function _disabled_torch_function_impl>"], "_disabled_torch_function_impl"),
+        (["<frozen importlib._bootstrap>(1): f"], "<frozen importlib._bootstrap>(1): f"),
+    ],
+)
+def test_the_line_of_the_user_is_named(names, best):
+    """Fails when a call is placed in torch's own code, or at an address of memory, instead of the user's line."""
+    assert best_function(names) == best

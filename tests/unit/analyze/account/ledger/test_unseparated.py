@@ -10,7 +10,7 @@ from tests.texts import texts
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.tables.classes import CLASSES, COMPUTE_CLASSES, UNSEPARATED, UNSPLIT
-from meshscope.probe.recording.full_records import FullRecords
+from meshscope.probe.recording.step_sums import FullRecords
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import CaptureLevel
 

@@ -8,7 +8,7 @@ from tests.tables import trace_of
 
 from meshscope.analyze.account.links.ceiling import group_bandwidths
 from meshscope.analyze.output.json.bandwidth import group_rows, pair_matrix
-from meshscope.analyze.tables.machines import Card, Machine
+from meshscope.analyze.tables.trace import Card, Machine
 
 
 def rows(speeds=(1e9, 1e9), machines=()):

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from tests.tables import trace_of
 
-from meshscope.analyze.account.links.phases import Phase
-from meshscope.analyze.account.links.rates import phase_rates
+from meshscope.analyze.account.links.phases import Phase, phase_rates
 from meshscope.analyze.account.links.use import link_use
 from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.steps.windows import step_windows
@@ -19,7 +18,7 @@ from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.output.json.links import links_to_json
 from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.output.text.links import link_blocks
-from meshscope.analyze.tables.machines import Card, Machine
+from meshscope.analyze.tables.trace import Card, Machine
 from meshscope.probe.schema.layout import ParallelLayout
 
 MS = 1_000_000

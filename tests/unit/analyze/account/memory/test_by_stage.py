@@ -6,9 +6,9 @@ from tests.tables import trace_of
 from meshscope.analyze.account.memory.by_stage import (
     memory_by_stage,
     peak_memory_frac,
+    stage_excess,
     stage_imbalance,
 )
-from meshscope.analyze.account.memory.stage_excess import stage_excess
 from meshscope.probe.schema.layout import ParallelLayout
 
 LAYOUT = ParallelLayout(pp=2, dp=2)

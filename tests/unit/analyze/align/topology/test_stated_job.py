@@ -84,7 +84,7 @@ MEGATRON_LOG = """
 
 
 def _json(text):
-    from meshscope.analyze.formulas.planning.argument_files import _PRINTED, read_scalar
+    from meshscope.analyze.formulas.planning.model_file import _PRINTED, read_scalar
 
     found = (_PRINTED.match(line) for line in text.splitlines())
     return json.dumps({match[1]: read_scalar(match[2]) for match in found if match})

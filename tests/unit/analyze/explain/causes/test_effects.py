@@ -19,7 +19,7 @@ from meshscope.analyze.explain.causes.effects import (
     place_work,
     stage_of_ranks,
 )
-from meshscope.analyze.explain.causes.rank_kinds import kinds_of_ranks
+from meshscope.analyze.explain.causes.peer_classes import kinds_of_ranks
 from meshscope.analyze.explain.replay.program import build_program
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import TABLES

@@ -8,7 +8,7 @@ from tests.synthetic import MS, Job, capture
 
 from meshscope.analyze.explain.causes import kept_overlaps
 from meshscope.analyze.explain.causes.overlaps import Overlap
-from meshscope.analyze.explain.replay.edge_effect import edge_effect
+from meshscope.analyze.explain.replay.effect_folding import edge_effect
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.probe.schema.layout import ParallelLayout
 

@@ -7,8 +7,7 @@ import pytest
 from tests.tables import trace_of
 
 from meshscope.analyze.account.memory.by_stage import memory_by_stage
-from meshscope.analyze.explain.memory.differences import with_expected
-from meshscope.analyze.explain.memory.expected import expected_memory
+from meshscope.analyze.explain.memory.expected import expected_memory, with_expected
 from meshscope.analyze.explain.memory.headroom import headroom
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.formulas.planning import PlannedJob

@@ -8,7 +8,7 @@ from tests.tables import trace_of
 from meshscope.analyze.align.topology.file import load_topology
 from meshscope.analyze.align.topology.stated import apply_topology
 from meshscope.analyze.explain.placement.cards import card_violations, unchecked
-from meshscope.analyze.explain.placement.words import card_text
+from meshscope.analyze.explain.placement.violations import card_text
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.output.json import topology_to_json
 from meshscope.analyze.output.render import to_plain

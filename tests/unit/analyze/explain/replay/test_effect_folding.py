@@ -6,8 +6,12 @@ import pytest
 from meshscope.analyze.account.ledger.build import build_ledger
 from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.steps.windows import step_windows
-from meshscope.analyze.explain.replay.edge_effect import EdgeEffect, edge_effect
-from meshscope.analyze.explain.replay.effect_folding import EffectFolding
+from meshscope.analyze.explain.replay.effect_folding import (
+    EdgeEffect,
+    EffectFolding,
+    as_effects,
+    edge_effect,
+)
 from meshscope.analyze.explain.replay.lanes import level_places
 from meshscope.analyze.explain.replay.marks import END
 from meshscope.analyze.explain.replay.program import build_program
@@ -65,3 +69,25 @@ def dense(effect: EdgeEffect, count: int):
     values = np.zeros(count)
     effect.add_to(values)
     return values
+
+
+def test_an_effect_is_added_where_it_is_and_nowhere_else():
+    """Fails if an effect lands on another edge, or is lost."""
+    weight = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    edge_effect([0.0, -7.0, 0.0, 8.0], first=1).add_to(weight)
+    assert weight.tolist() == [1.0, 2.0, -4.0, 4.0, 13.0]
+
+
+def test_a_part_counts_from_its_own_first_edge():
+    """Fails if work and wires of an effect are separated at the wrong edge."""
+    effect = edge_effect([5.0, 0.0, 6.0, 7.0, 0.0, 8.0])
+    part = effect.part(2, 3)
+    assert (part.edge.tolist(), part.ns.tolist()) == ([0, 1], [6.0, 7.0])
+    assert effect.part(4, 1).is_nothing
+
+
+def test_columns_of_a_matrix_are_effects():
+    """Fails if a matrix of scenarios gives other effects than its columns alone."""
+    first, second = as_effects(np.array([[0.0, 2.0], [3.0, 0.0]]))
+    assert (first.edge.tolist(), first.ns.tolist()) == ([1], [3.0])
+    assert (second.edge.tolist(), second.ns.tolist()) == ([0], [2.0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshscope.analyze.explain.replay import lanes as module
-from meshscope.analyze.explain.replay.edge_effect import as_effects
+from meshscope.analyze.explain.replay.effect_folding import as_effects
 from meshscope.analyze.explain.replay.lanes import cause_weights, lane_replay, level_places
 from meshscope.analyze.formulas.schedules.engine import build_graph
 

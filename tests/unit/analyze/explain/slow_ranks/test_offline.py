@@ -6,8 +6,7 @@ import pytest
 
 from meshscope.analyze.explain.slow_ranks.grid import grid_of
 from meshscope.analyze.explain.slow_ranks.judge import Judge
-from meshscope.analyze.explain.slow_ranks.offline import budgets_of, run_tests
-from meshscope.analyze.explain.slow_ranks.screen import may_stand_out
+from meshscope.analyze.explain.slow_ranks.offline import budgets_of, may_stand_out, run_tests
 from meshscope.analyze.explain.slow_ranks.settings import DetectionSettings
 from meshscope.analyze.explain.slow_ranks.stretches import Peak
 from meshscope.analyze.explain.slow_ranks.window import Window

@@ -11,9 +11,9 @@ from tests.tables import trace_of
 
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.analyze.explain.volumes.compare import expected_and_seen
-from meshscope.analyze.output.json.expected import expected_to_json
+from meshscope.analyze.output.json.collectives import expected_to_json
 from meshscope.analyze.output.render import to_plain
-from meshscope.analyze.output.text.expected import expected_blocks
+from meshscope.analyze.output.text.collectives import expected_blocks
 from meshscope.probe.schema.layout import ParallelLayout
 
 LAYOUT = ParallelLayout(tp=2, dp=2)

@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 from tests.synthetic import MS, Job, capture, uniform
 
-from meshscope.analyze.account.devices.faults import faulty_devices
-from meshscope.analyze.account.devices.xids import XIDS, FaultClass
+from meshscope.analyze.account.devices.faults import XIDS, FaultClass, faulty_devices
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.probe.schema.host_tables import HOST_TABLES
 from meshscope.probe.schema.layout import ParallelLayout

@@ -3,7 +3,7 @@
 import pytest
 from tests.kineto_files import complete, launched, operator, step, write
 
-from meshscope.analyze.account.kernels.host_report import host_report
+from meshscope.analyze.account.kernels.host_table import host_report
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.read import import_trace

@@ -8,7 +8,7 @@ from tests.kineto_files import call, complete, kernel, launched, operator, step,
 from tests.tables import trace_of
 
 from meshscope.analyze import load_trace
-from meshscope.analyze.account.kernels.idle_causes import device_work, idle_causes
+from meshscope.analyze.account.kernels.idle import device_work, idle_causes
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.tables.intervals import pair, subtract, total_length, union
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshscope.analyze.explain.balance.settings import framework_settings
 from meshscope.analyze.formulas.planning import PlanSettings, planned_job
-from meshscope.analyze.formulas.planning.megatron_layout import layers_of_layout
+from meshscope.analyze.formulas.planning.megatron_settings import layers_of_layout
 from meshscope.probe.schema.errors import ConfigError
 
 LLAMA = {
