@@ -143,9 +143,9 @@ def compare(before: Side, after: Side) -> Comparison:
 
 
 def finding_key(finding: Finding) -> tuple[str, str]:
-    """Return what findings about the same thing share: kind and place, but not the steps."""
+    """Return what findings about the same thing share: kind, cause and place, but not the steps."""
     place = {key: value for key, value in finding.where.items() if key != "steps"}
-    return finding.kind.value, str(sorted(place.items()))
+    return finding.kind.value, str([finding.cause, *sorted(place.items())])
 
 
 def _classes(before: Side, after: Side) -> pd.DataFrame:

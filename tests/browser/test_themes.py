@@ -91,3 +91,14 @@ def test_the_facts_of_a_run_take_no_line_of_their_own(page):
     expect(page.locator(".ms-fact").first).to_be_visible()
     for bar, most_px in ((".ms-header", 50), (".ms-nav", 50)):
         assert page.locator(bar).bounding_box()["height"] <= most_px
+
+
+def test_no_choice_is_cut_on_a_narrow_page(page):
+    """Fails when the last of the choices of the mesh lies outside its box, where nobody can see or press it."""
+    page.set_viewport_size({"width": 480, "height": 900})
+    page.goto(f"/run/{TRAINED}/mesh")
+    choices = page.locator("#mesh-metric")
+    expect(choices).to_be_visible()
+    assert choices.evaluate("box => box.scrollWidth - box.clientWidth") <= 2
+    choices.get_by_text("Waiting").click()
+    page.wait_for_url("**metric=wait**")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pandas as pd
 
 from ...findings.comparison import Comparison, Side, finding_key
-from ...tables.results import Diagnosis
+from ...tables.results import Diagnosis, Finding
 from ...wording.limits import limits_to_json
 from .diagnosis import finding_to_json, records_to_json
 from .kernels import DEFAULT_TOP
@@ -53,10 +54,8 @@ def _run(side: Side) -> dict[str, Any]:
 
 def _findings(before: Diagnosis, after: Diagnosis) -> Iterator[dict[str, Any]]:
     """Yield the findings of both runs, the new ones first, with what they cost in each."""
-    old, new = (
-        {finding_key(finding): finding for finding in side.findings} for side in (before, after)
-    )
-    for key in dict.fromkeys([*(new.keys() - old.keys()), *new, *old]):
+    old, new = map(_by_key, (before, after))
+    for key in dict.fromkeys([*(key for key in new if key not in old), *new, *old]):
         found = new.get(key) or old[key]
         state = "new" if key not in old else "gone" if key not in new else "both"
         whole = finding_to_json(found)
@@ -66,6 +65,16 @@ def _findings(before: Diagnosis, after: Diagnosis) -> Iterator[dict[str, Any]]:
             "before_ns": _cost_ns(before, old.get(key)),
             "after_ns": _cost_ns(after, new.get(key)),
         }
+
+
+def _by_key(side: Diagnosis) -> dict[tuple[str, str, int], Finding]:
+    """Return findings by what they are about, with a number where several are about the same: none is lost."""
+    found: dict[tuple[str, str, int], Finding] = {}
+    for finding in side.findings:
+        kind, place = finding_key(finding)
+        number = next(at for at in count() if (kind, place, at) not in found)
+        found[kind, place, number] = finding
+    return found
 
 
 def _cost_ns(run: Diagnosis, finding: Any) -> float | None:

@@ -1,6 +1,7 @@
 """Two runs side by side: the parts of the change sum to it, and name what was changed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.tables import trace_of
@@ -151,3 +152,16 @@ def test_unlike_jobs_are_called_so_first(setup, said):
     }
     found = unlike(pairs)
     assert (found is None) if said is None else (said in str(found))
+
+
+def test_findings_of_one_kind_and_place_are_all_there(jobs):
+    """Fails when of two findings that differ by their cause alone, or by nothing, one is lost in a comparison."""
+    before, after = jobs
+    slow = next(one for one in after.diagnosis.findings if one.kind == "straggler_rank")
+    several = [replace(slow, cause="a", cost_frac=0.4), replace(slow, cause="b", cost_frac=0.1)]
+    several.append(several[0])
+    diagnosis = replace(after.diagnosis, findings=tuple(several))
+    result = comparison_to_json(compare(before, replace(after, diagnosis=diagnosis)))
+    new = [row for row in result["findings"] if row["state"] == "new"]
+    costs = [row["after_ns"] / diagnosis.step_time_ns for row in new]
+    assert costs == pytest.approx([0.4, 0.1, 0.4])
