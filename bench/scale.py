@@ -84,10 +84,11 @@ def analyse(path):
     from meshscope.analyze.explain.attribution import attribute
     from meshscope.analyze.explain.replay.program import build_program
     from meshscope.analyze.load.load import load_trace
-    from meshscope.commands.starting import keep_freed_memory
+    from meshscope.commands.starting import keep_freed_memory, take_tables_from_the_c_library
 
     figures = {}
     with clocked(figures, "load"):
+        take_tables_from_the_c_library()
         trace = load_trace(path)
         keep_freed_memory()
     with clocked(figures, "events"):
@@ -113,10 +114,11 @@ def diagnose_whole(path):
     """Make the whole diagnosis of one run and its text, as the command does; return the figures."""
     from meshscope.analyze import diagnose, load_trace
     from meshscope.analyze.output.text import to_text
-    from meshscope.commands.starting import keep_freed_memory
+    from meshscope.commands.starting import keep_freed_memory, take_tables_from_the_c_library
 
     figures = {}
     with clocked(figures, "diagnose"):
+        take_tables_from_the_c_library()
         keep_freed_memory()
         text = to_text(diagnose(load_trace(path)))
     figures["lines"] = len(text.splitlines())

@@ -18,12 +18,16 @@ BoolArray = npt.NDArray[np.bool_]
 
 def combined(*keys: IntArray) -> IntArray:
     """Return whole numbers that are equal where all keys are, and in the order of the keys."""
-    number = np.zeros(len(keys[0]), np.int64)
-    for key in keys:
+    number: IntArray = np.zeros(0, np.int64)
+    for at, key in enumerate(keys):
         if not len(key):
             return number
         lowest = int(key.min())
         width = int(key.max()) - lowest + 1
+        if at == 0:
+            is_wide = width >= 2**62
+            number = np.unique(key, return_inverse=True)[1] if is_wide else key - np.int64(lowest)
+            continue
         if (int(number.max()) + 1) * width >= 2**62:
             number = np.unique(number, return_inverse=True)[1]
             key, width = np.unique(key, return_inverse=True)[1], len(key)

@@ -1,5 +1,6 @@
 """What a command leaves out as it starts changes nothing that it does."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -133,3 +134,27 @@ print(faults)
 """
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, check=True, text=True)
     assert int(done.stdout) < 100
+
+
+def test_tables_of_a_command_lie_in_the_memory_that_arrays_use_again(tmp_path):
+    """Fails when memory is asked for anew while a run is read: a fifth of the diagnosis of thousands of ranks."""
+    words = f"""
+import pyarrow as pa
+from pathlib import Path
+from meshscope.commands.open_capture import open_trace
+from meshscope.analyze.synthetic import SyntheticJob, make_simulation, record, write_run
+from meshscope.probe.schema.layout import ParallelLayout
+
+job = SyntheticJob(layout=ParallelLayout(tp=1, pp=2, dp=1), microbatches=2, steps=2)
+run = write_run(job, record(make_simulation(job)), None, Path({str(tmp_path)!r}))
+pools = [pa.default_memory_pool().backend_name != "system"]
+for most in (100_000, None):
+    open_trace(run, most_rows=most)
+    pools.append(pa.default_memory_pool().backend_name == "system")
+print(pools)
+"""
+    given = {name: value for name, value in os.environ.items() if not name.startswith("ARROW_")}
+    done = subprocess.run(
+        [sys.executable, "-c", words], capture_output=True, check=True, text=True, env=given
+    )
+    assert done.stdout.strip() == "[True, False, True]"

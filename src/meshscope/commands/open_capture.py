@@ -12,7 +12,7 @@ from meshscope.probe.schema.message import message
 from .options import DEFAULT_RUNS
 from .output import say
 from .progress import reading_progress
-from .starting import keep_freed_memory
+from .starting import keep_freed_memory, take_tables_from_the_c_library
 
 if TYPE_CHECKING:
     from meshscope.analyze.align.topology.stated import StatedTopology
@@ -105,6 +105,8 @@ def open_trace(
 
     stated = None if topology_file is None else load_topology(topology_file)
     chosen = None if steps is None else StepRange.parse(steps)
+    if most_rows is None:
+        take_tables_from_the_c_library()
     with reading_progress(_bytes_of(path)) as on_bytes:
         keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes, most_rows=most_rows)
         trace = open_run(path, keeping, say, chosen)

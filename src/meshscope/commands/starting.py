@@ -53,6 +53,17 @@ def keep_freed_memory() -> None:
         library.mallopt(_TOP_PAD, 64 << 20)
 
 
+def take_tables_from_the_c_library() -> None:
+    """Have tables lie in the memory of the C library of this process.
+
+    The pool that Arrow has by default gives memory back while a run is read, and asks for it anew, zeroed: with
+    thousands of ranks that took a fifth of a diagnosis.
+    """
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
+
+
 def only_the_verb(app: typer.Typer, words: list[str]) -> typer.Typer:
     """Return the command line with nothing but the verb that the first word names.
 
