@@ -295,7 +295,7 @@ def _register_memory(app: Dash, store: RunStore) -> None:
     )
     def fill_balance(_: int | None, path: str | None) -> Any:
         run = run_at(store, path, "memory-balance")
-        return no_update if run is None else memory.balance_content(run)
+        return no_update if run is None else memory.balance_content(run, store.root)
 
 
 def _register_compare(app: Dash, store: RunStore) -> None:

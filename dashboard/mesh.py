@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ class RankStepMatrix:
     middle: float | None
     """The value that means *nothing special*; None for a one-sided scale."""
     meaning: str
+    compares_ranks: bool = True
+    """Whether values compare ranks; else each rank is compared with its own steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +61,24 @@ def rank_step_matrix(diagnosis: Diagnosis, metric: str) -> RankStepMatrix:
         return _matrix(ledger, frac, None, "waiting for other ranks, share of the step")
     compute = _sum(ledger, [name for name in _COMPUTE if name in ledger.columns])
     if metric == "compute":
-        median = compute.groupby(ledger["step"]).transform("median")
-        return _matrix(ledger, compute / median, 1.0, "compute time, median rank of the step = 1")
+        by_step = compute.groupby(ledger["step"])
+        # A lone rank is not compared with itself.
+        ratio = (compute / by_step.transform("median")).where(by_step.transform("size") > 1)
+        return _matrix(ledger, ratio, 1.0, "compute time, median rank of the step = 1")
     if metric == "own":
         communication = _classes(ledger, "_wait") + _classes(ledger, "_wire")
         time, words = ledger["step_ns"] - _sum(ledger, communication), "time outside communication"
     else:
         time, words = compute, "compute time"
     stage = ledger["rank"].map(diagnosis.stragglers.set_index("rank")["pp"])
+    stage = stage.fillna(-1).astype(np.int64)
     ratio = time / _peer_median(ledger, time, stage)
-    return _matrix(ledger, ratio, 1.0, f"{words}, median of the same stage's other ranks = 1")
+    if not _is_alone(ledger, stage).all():
+        return _matrix(ledger, ratio, 1.0, f"{words}, median of the same stage's other ranks = 1")
+    words += ", median of the rank's own steps = 1; no rank has a peer"
+    if ledger["step"].nunique() == 1:
+        ratio = ratio * np.nan
+    return replace(_matrix(ledger, ratio, 1.0, words), compares_ranks=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +173,15 @@ def _peer_median(
     The rank itself is left out, because with few replicas its own slowness would
     move the median that it is compared with.
     """
-    stage = stage.fillna(-1).astype(np.int64)
     cells = [np.asarray(column, dtype=np.int64) for column in (stage, ledger["step"])]
     others = median_of_others(np.asarray(time, dtype=np.float64), *cells)
     own = time.groupby(ledger["rank"]).transform("median")
-    is_alone = ledger["rank"].groupby(stage).transform("nunique") == 1
-    return own.where(is_alone, others)
+    return own.where(_is_alone(ledger, stage), others)
+
+
+def _is_alone(ledger: pd.DataFrame, stage: pd.Series[int]) -> pd.Series[bool]:
+    """Return of each row whether its stage has no other rank."""
+    return ledger["rank"].groupby(stage).transform("nunique") == 1
 
 
 def _matrix(

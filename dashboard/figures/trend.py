@@ -18,6 +18,8 @@ _MOST_MARKED = 64
 MAX_POINTS = 1500
 """Beyond it a point is the longest of several steps: a slow one must not be thinned out."""
 _LINE = "#0072B2"
+_FEW = 6
+"""Steps that each have a number at the axis."""
 
 
 def thinned(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -43,6 +45,9 @@ def trend_figure(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
     )
     figure.add_hline(y=median_ms, line={"color": MUTED, "width": 1, "dash": "dash"})
     figure.update_xaxes(title="step")
+    if len(shown) <= _FEW:
+        # Else an axis of two steps has one at 1.5.
+        figure.update_xaxes(tickvals=[row["step"] for row in shown])
     figure.update_yaxes(title="step time, ms", rangemode="tozero", gridcolor=GRID)
     return styled(figure, _HEIGHT_PX)
 

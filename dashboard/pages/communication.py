@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -140,11 +141,15 @@ def _bandwidths(found: Sequence[Row]) -> Component:
     title = "Bandwidth against message size"
     if not found:
         return card(title, [empty("No bandwidth is known", "It needs sizes, members and ends.")])
-    low = min(found, key=lambda row: (row["of_like_frac"], row["of_best_frac"]))
-    caption = (
-        f"Slowest against similar groups: group {low['group_id']} ({axis_label(low['axis'])} {low['kind']}) "
-        f"at {units.percent(low['of_like_frac'], 0)} of the fastest such group."
-    )
+    alike = Counter(map(_like, found))
+    compared = [row for row in found if alike[_like(row)] > 1]
+    caption = "No two groups have the same operation and size: none is compared with another."
+    if compared:
+        low = min(compared, key=lambda row: (row["of_like_frac"], row["of_best_frac"]))
+        caption = (
+            f"Slowest against similar groups: group {low['group_id']} ({axis_label(low['axis'])} {low['kind']}) "
+            f"at {units.percent(low['of_like_frac'], 0)} of the fastest such group."
+        )
     order = sorted(found, key=lambda row: (row["of_like_frac"], row["of_best_frac"]))
     rows = [
         [
@@ -154,7 +159,10 @@ def _bandwidths(found: Sequence[Row]) -> Component:
             units.size(row["size_from_bytes"]),
             f"{row['count']:,}",
             units.rate(row["median_bytes_per_s"], "B/s"),
-            *(units.percent(row[f"of_{name}_frac"], 0) for name in ("best", "like", "ceiling")),
+            units.percent(row["of_best_frac"], 0),
+            # A lone group is not compared with itself.
+            units.percent(row["of_like_frac"], 0) if alike[_like(row)] > 1 else _NONE,
+            units.percent(row["of_ceiling_frac"], 0),
         ]
         for row in order[:_MOST_ROWS]
     ]
@@ -167,6 +175,11 @@ def _bandwidths(found: Sequence[Row]) -> Component:
     return card(title, [figure, table(columns, rows, numeric_from=3)], note=note)
 
 
+def _like(row: Row) -> tuple[str, str, int]:
+    """Return what groups that are compared have in common."""
+    return row["axis"], row["kind"], row["size_from_bytes"]
+
+
 def _pairs(pairs: Sequence[Pair]) -> Component:
     title = "Sends from rank to rank"
     if not pairs:
@@ -175,6 +188,9 @@ def _pairs(pairs: Sequence[Pair]) -> Component:
         )
     sent = sum(pair.total_bytes for pair in pairs)
     ranks = {end for pair in pairs for end in pair[:2]}
+    if not sent:
+        why = f"{len(ranks)} ranks sent messages; the capture has no sizes."
+        return card(title, [empty("Sizes not recorded", why)])
     caption = f"{len(ranks)} ranks sent {units.size(sent)} in messages."
     if (each := pair_ranks_each(pairs)) > 1:
         caption += f" A cell shows the worst pair of {each} by {each} ranks."

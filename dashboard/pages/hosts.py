@@ -15,6 +15,7 @@ from meshscope.analyze.output.text.placement import (
     unknown_placement,
     violation_claims,
 )
+from meshscope.analyze.wording.words import capitalised
 from meshscope.probe.schema.printable import printable
 
 from ..loaded_run import LoadedRun, placement
@@ -32,7 +33,7 @@ def hosts_cards(run: LoadedRun) -> list[Component]:
     except StillMeasuredError:
         return waiting.cards(_TITLE)
     if found["hosts"] is None or layout is None:
-        return [card(_TITLE, [empty("Placement unknown", unknown_placement(found))])]
+        return [card(_TITLE, [empty("Placement unknown", _because(unknown_placement(found)))])]
     shown = hosts_table(_with_coordinates(run, found))
     claims = violation_claims(found)
     named = [
@@ -56,6 +57,12 @@ def hosts_cards(run: LoadedRun) -> list[Component]:
             )
         )
     return cards
+
+
+def _because(sentence: str) -> str:
+    """Return a sentence without what the title above it says already."""
+    _, _, reason = sentence.rpartition("unknown: ")
+    return capitalised(reason)
 
 
 def _with_coordinates(run: LoadedRun, found: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from meshscope.analyze.wording.words import sentence
+from meshscope.analyze.wording.words import counted, sentence
 
 from .. import units
 from ..addresses import page_address
@@ -115,22 +115,25 @@ def _numbers(found: dict[str, Any]) -> list[tuple[str, str, str]]:
         note = f"rank {slowest['rank']}, time for the same work, peers = 1"
         score = ("Slowest rank", f"{slowest['slowdown']:.2f} x", note)
     missing = found["missing_ranks"]
-    ranks = f"missing: {', '.join(map(str, missing[:8]))}" if missing else "all ranks record"
+    ranks = f"missing: {', '.join(map(str, missing[:8]))}" if missing else "none is missing"
+    ranks += f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+    when = "now" if found["state"] == "running" else "at the end"
+    recent = counted(min(len(found["steps"]), RECENT_STEPS), "step")
     return [
         (
-            "Step time now",
+            f"Step time {when}",
             units.duration(found["step_time_ns"]),
-            f"median of the last {RECENT_STEPS} steps" if last is not None else "no step has ended",
+            f"median of the last {recent}" if last is not None else "no step has ended",
         ),
         (
-            "MFU now",
+            f"MFU {when}",
             units.percent(found["mfu"]),
             found["mfu_unknown_because"] or "mean of these steps",
         ),
         score,
         ("Last step", _NONE if last is None else str(last), "the newest that is analysed"),
         ("Ranks seen", str(len(found["ranks"])), ranks),
-        ("Findings now", str(len(found["findings"])), "over all analysed steps"),
+        ("Findings", str(len(found["findings"])), "over all analysed steps"),
     ]
 
 
@@ -169,6 +172,8 @@ def _ranks(run: LoadedRun, state: ViewState, found: dict[str, Any]) -> Component
     # When a job is over, nobody waits, and all were seen to the end.
     filled = [at for at in range(len(columns)) if any(row[at] != _NONE for row in cells)]
     columns, cells = [columns[at] for at in filled], [[row[at] for at in filled] for row in cells]
+    if cells and len(columns) == 1:
+        note = "Scores, hosts and last records are unknown."
     drawn = table(columns, cells, numeric_from=2, marked=int(is_marked))
     return card("Ranks", [drawn], note=note)
 

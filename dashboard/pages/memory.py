@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dash import dcc, html
@@ -14,6 +15,7 @@ from meshscope.probe.schema.errors import MeshscopeError
 from .. import units
 from ..figures.memory import memory_after_balance, memory_bars, memory_over_time, parts_of
 from ..loaded_run import LoadedRun
+from ..shown_errors import shown_from
 from ..state import ViewState
 from .shell import card, chart, empty, rejected_notice, run_page, table
 
@@ -47,12 +49,17 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
     return run_page(run, "memory", content, state)
 
 
-def balance_content(run: LoadedRun) -> list[Component]:
-    """Return the memory and the step before and after the best layer split, or why there is none."""
+def balance_content(run: LoadedRun, folder: Path) -> list[Component]:
+    """Return the memory and the step before and after the best layer split, or why there is none.
+
+    Args:
+        run: The run.
+        folder: Of the runs, which errors leave out.
+    """
     try:
         result = run.balance()
     except MeshscopeError as error:
-        return [empty("No layer split was searched", str(error))]
+        return [empty("No layer split was searched", str(shown_from(error, folder)))]
     current, proposals = result["current"], result["proposals"]
     if not proposals:
         return [empty("No split gains more than the noise", f"Today: {_listed(current)}.")]

@@ -100,10 +100,12 @@ def _caption(matrix: RankStepMatrix) -> str:
         if matrix.middle is None
         else (f"{peak:.2f} x", f"{float(np.nanmax(worst)):.2f} x")
     )
-    return (
-        f"Highest: {value} on rank {matrix.ranks[int(row)]} in step {matrix.steps[int(column)]}. "
-        f"Highest median over steps: {typical} on rank {rank}."
+    highest = (
+        f"Highest: {value} on rank {matrix.ranks[int(row)]} in step {matrix.steps[int(column)]}."
     )
+    if not matrix.compares_ranks:
+        return highest
+    return f"{highest} Highest median over steps: {typical} on rank {rank}."
 
 
 def _marked(matrix: RankStepMatrix, state: ViewState) -> str:
@@ -164,6 +166,9 @@ def _table(run: LoadedRun) -> Component:
         return card(
             "Ranks", [empty("No ranks", "The capture contains no rank that could be analysed.")]
         )
+    if stragglers["slowdown"].isna().all() and not stragglers["collectives"].any():
+        why = "No rank has a peer, and no blocking collective was recorded."
+        return card("Ranks", [empty("Ranks cannot be compared", why)])
     columns = [
         "Rank",
         "Slowdown",
@@ -173,6 +178,8 @@ def _table(run: LoadedRun) -> Component:
         "Waiting caused a step",
         "Was last",
     ]
+    if run.diagnosis.ledger.empty:
+        return card("Ranks", [empty("No steps were recorded", "Ranks are compared by steps.")])
     note = f"Waits and arrivals over {counted(steps, 'step')}, blocking collectives only."
     if run.diagnosis.waiting is not None:
         note += f" A rank that causes no loss has no removal gain ({_NO_GAIN})."

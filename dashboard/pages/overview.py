@@ -264,7 +264,7 @@ def _causes(run: LoadedRun) -> list[Component]:
 def _memory(run: LoadedRun) -> list[Component]:
     rows = [
         [
-            f"stage {int(row['stage'])}",
+            "all stages" if row["stage"] < 0 else f"stage {int(row['stage'])}",
             *(
                 units.size(_number(row[name]))
                 for name in ("peak_bytes", "rss_bytes", "capacity_bytes")

@@ -101,7 +101,7 @@ def _coverage(facts: dict[str, Any]) -> Component:
     ]
     note = (
         f"Written by {facts['origin']}, level {facts['capture_level'] or units.UNKNOWN}. "
-        f"{coverage['steps_drawable']} steps can be drawn. {_missing_words(coverage['missing_ranks']).capitalize()}."
+        f"{counted(coverage['steps_drawable'], 'step')} can be drawn. {_missing_words(coverage['missing_ranks']).capitalize()}."
     )
     if not rows:
         return card("What was captured", [], note=note)
@@ -184,7 +184,9 @@ def _conventions(facts: dict[str, Any]) -> Component:
         for name, flops in found["flops_by_convention"].items()
     ]
     note = (
-        f"Peak of one device: {units.rate(found['peak_flops'], 'FLOP/s')}, "
+        "Peak of one device: not known."
+        if found["peak_flops"] is None
+        else f"Peak of one device: {units.rate(found['peak_flops'], 'FLOP/s')}, "
         f"from {found['peak_source'] or 'an unknown source'}."
     )
     if not rows:

@@ -178,10 +178,15 @@ def _arrivals_by_group(collectives: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _with_spread(collectives: pd.DataFrame) -> pd.DataFrame:
-    """Return the collectives of which it is known how far apart their members begin, names as text."""
+    """Return the collectives of which it is known how far apart their members begin, names as text.
+
+    A lone member is 0 apart from itself, and always last: that says nothing.
+    """
     spread = collectives["start_spread_ns"].astype("Float64").astype("float64")
     names = {name: collectives[name].astype(str) for name in ("group_id", "axis", "kind")}
-    return collectives.assign(start_spread_ns=spread, **names)[spread.notna().to_numpy()]
+    return collectives.assign(start_spread_ns=spread, **names)[
+        (spread.notna() & (collectives["members"] > 1)).to_numpy()
+    ]
 
 
 def _spreads(known: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

@@ -104,7 +104,7 @@ def test_before_and_after_a_balance(store):
     """Fails when the page proposes another split than the command, or no memory of it."""
     run = store.get("stated")
     best = run.balance()["proposals"][0]
-    text = text_of(balance_content(run))
+    text = text_of(balance_content(run, store.root))
     assert best["layers"][-1] < 4
     assert ",".join(map(str, best["layers"])) in text
     assert "now: 4,4,4,4,4" in text
@@ -114,9 +114,10 @@ def test_before_and_after_a_balance(store):
 
 def test_a_balance_that_cannot_be_is_explained(store, runs_dir):
     """Fails when an unknown split, or a run without a pipeline, ends in an error."""
-    text = text_of(balance_content(store.get("bare")))
+    text = text_of(balance_content(store.get("bare"), store.root))
     assert "No layer split was searched" in text
     assert "the layers of each stage are unknown" in text
+    assert str(runs_dir) not in text
     flat = page_of(RunStore(runs_dir), "/run/job/memory", "")
     assert "No memory was recorded" in text_of(flat)
     assert "memory-balance" not in text_of(flat)

@@ -59,6 +59,16 @@ def test_without_peers_a_rank_is_compared_with_itself():
     """Fails when a pipeline without replicas shows nothing at all."""
     matrix = rank_step_matrix(_diagnosis([[10, 10, 40]], [(0, 0, 0)]), "slowdown")
     np.testing.assert_allclose(matrix.values, [[1, 1, 4]])
+    assert not matrix.compares_ranks
+    assert "own steps" in matrix.meaning
+    assert "other ranks" not in matrix.meaning
+
+
+@pytest.mark.parametrize("metric", ["slowdown", "own", "compute"])
+def test_a_lone_rank_in_one_step_is_compared_with_nothing(metric):
+    """Fails when a page says that a rank is 1.00 x of itself."""
+    matrix = rank_step_matrix(_diagnosis([[10]], [(0, 0, 0)]), metric)
+    assert not np.isfinite(matrix.values).any()
 
 
 def test_compute_shows_the_heavy_stage():
