@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from meshscope.analyze.read.deep_traces.traces import TraceCheck
+from meshscope.analyze.read.deep_traces.steps import TraceCheck
 from meshscope.cli import app
 from meshscope.commands.arm import _steps
 from meshscope.probe.schema.rundir import create_run
