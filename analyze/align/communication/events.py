@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, numbered
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from ...tables.numbering import numbered
 from ...tables.sorting import any_of_group, greatest_of_group, least_of_group, ranks_of_group
 from ...tables.trace import Trace
 from ...wording.limits import Limit

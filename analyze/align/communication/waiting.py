@@ -12,7 +12,8 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import CollectiveKind
 
-from ...tables.arrays import BoolArray, FloatArray, IntArray, numbered
+from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...tables.numbering import numbered
 from ...tables.sorting import greatest_of_group, ranks_of_group
 from .events import CommunicationEvents
 

@@ -22,8 +22,9 @@ import pandas as pd
 from meshscope.probe.schema.terms import Axis, SpanKind
 
 from ...align.steps.microbatch_work import known_work
-from ...tables.arrays import BoolArray, FloatArray, IntArray, numbered
+from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.centres import median_of_others
+from ...tables.numbering import numbered
 from ...tables.trace import Trace, position_of_ranks
 from ..replay.program import Program
 from .effects import Expected, Work

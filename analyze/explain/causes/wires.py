@@ -19,7 +19,8 @@ import pandas as pd
 
 from ...align.communication.events import APART_NS
 from ...align.communication.rows import sorted_categories
-from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, numbered
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from ...tables.numbering import numbered
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ..replay.effect_folding import EdgeEffect, edge_effect

@@ -22,7 +22,8 @@ from ...align.steps.windows import StepWindows
 from ...formulas.planning.communication import volumes_of_rank
 from ...formulas.planning.job import PlannedJob, Recompute
 from ...formulas.planning.states import layers_of_stage, stages_of_rank
-from ...tables.arrays import IntArray, numbered
+from ...tables.arrays import IntArray
+from ...tables.numbering import numbered
 from ...tables.trace import Trace, places_of
 from .job import Unknown, job_of_run
 from .reasons import MOST_APART, Pair, ReasonCode, reason

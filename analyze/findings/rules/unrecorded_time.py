@@ -72,6 +72,8 @@ def unrecorded_time(account: Account) -> Iterator[Finding]:
 def _where(place: UnrecordedPlace, own_ns: float, each: Message) -> Message:
     """Say how much lies between which two things that a rank does."""
     amount = {"own_ns": own_ns, "each": each}
+    if place.after is None and place.before is None:
+        return message("unrecorded_time.whole", **amount)
     if place.after is None:
         return message("unrecorded_time.first", before=place.before, **amount)
     if place.before is None:

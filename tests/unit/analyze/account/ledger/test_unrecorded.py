@@ -97,6 +97,15 @@ def test_a_finding_says_where_unrecorded_time_lies():
     assert edge.startswith("4.00 ms per step after DP communication")
 
 
+def test_a_rank_of_which_nothing_else_was_recorded_has_words():
+    """Fails when a capture of steps alone ends in a traceback."""
+    trace = without_optimizer(OWN)
+    empty = {name: trace.tables[name].slice(0, 0) for name in ("span", "collective", "p2p")}
+    bare = replace(trace, tables={**trace.tables, **empty}, _frames={})
+    found = [one for one in diagnose(bare).findings if one.cause == "unrecorded"]
+    assert ["with nothing recorded" in str(one.evidence[0]) for one in found] == [True]
+
+
 def test_time_of_one_step_is_not_that_of_all():
     """Fails when an evaluation in one step is taken for a loop that is slow in every step."""
     found = diagnose(without_optimizer(OWN, steps=[3])).findings

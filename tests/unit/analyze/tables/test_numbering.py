@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshscope.analyze.tables.arrays import combined, numbered
+from meshscope.analyze.tables.arrays import combined
+from meshscope.analyze.tables.numbering import numbered
 
 
 @pytest.mark.parametrize("most", [3, 50, 10**6])
