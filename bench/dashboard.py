@@ -32,8 +32,8 @@ from meshscope.probe.schema.errors import ConfigError
 SERVER = """
 import sys, threading
 from pathlib import Path
-from meshscope.dashboard import app as module
-from meshscope.dashboard.server import serve
+from meshscope.dashboard.serving import app as module
+from meshscope.dashboard.serving.server import serve
 stores = []
 make = module.RunStore
 module.RunStore = lambda *args, **named: stores.append(make(*args, **named)) or stores[-1]

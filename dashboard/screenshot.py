@@ -19,10 +19,10 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from meshscope.probe.schema.errors import ConfigError, MeshscopeError
 from meshscope.probe.schema.message import message
 
-from .app import create_app
 from .browser import launch
-from .security import Access
-from .store import RunStore
+from .runs.store import RunStore
+from .serving.app import create_app
+from .serving.security import Access
 
 if TYPE_CHECKING:
     from http.server import HTTPServer

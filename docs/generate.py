@@ -77,7 +77,7 @@ To add one:
 | finding | a value in `probe/schema/terms.py`, a file in `analyze/findings/rules/`, the list in its `__init__.py`, `docs/glossary.md` |
 | error | `message("refused.CODE", …)` where it is raised, its sentence in `probe/schema/errors.toml` |
 | schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, its record in `schedule_records.py` there, its name in `reference_trainer/config/schedule_config.py`, `docs/glossary.md` |
-| page | a file in `dashboard/pages/`, the lists in `dashboard/callbacks.py` and `dashboard/api.py`, `docs/dashboard.md` |
+| page | a file in `dashboard/pages/`, the lists in `dashboard/callbacks/navigation.py` and `dashboard/api/api.py`, `docs/dashboard.md` |
 """
 
 
@@ -190,7 +190,7 @@ def first_line(text: str | None) -> str:
 def map_page() -> str:
     """Return the folders of each part, lowest layer first, with what each of them is for."""
     sections = [MAP_INTRODUCTION]
-    for part in ("probe", "analyze", "reference_trainer"):
+    for part in ("probe", "analyze", "dashboard", "reference_trainer"):
         sections += [f"## {part}/", "", "| folder | what it is for |", "|---|---|"]
         for layer in reversed(layers_of(part)):
             sections += folder_rows(DOCS.parent / part / layer)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import plotly.graph_objects as go
 
-from .. import units
-from ..theme import INK, plain, styled, with_columns
+from ..plain import units
+from .theme import INK, plain, styled, with_columns
 
 _LONGER, _SHORTER, _TOTAL, _CHANCE = "#D55E00", "#0072B2", "#CBD2D9", "#ADB5BD"
 _ROW_PX, _BORDER_PX, _MIN_PX = 34, 56, 140

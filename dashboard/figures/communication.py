@@ -15,8 +15,8 @@ from meshscope.analyze.output.json.bandwidth import Pair
 from meshscope.analyze.tables.arrays import FloatArray, IntArray
 from meshscope.analyze.wording.words import axis_label
 
-from .. import units
-from ..theme import SEQUENTIAL, plain, styled, with_table
+from ..plain import units
+from .theme import SEQUENTIAL, plain, styled, with_table
 
 Row = Mapping[str, Any]
 ObjectArray = npt.NDArray[np.object_]

@@ -15,9 +15,9 @@ import plotly.graph_objects as go
 from meshscope.analyze.tables.arrays import FloatArray
 from meshscope.analyze.wording.words import class_label
 
-from .. import units
-from ..paths import Outlines
-from ..theme import INK, plain
+from ..plain import units
+from ..timeline.paths import Outlines
+from .theme import INK, plain
 
 NAME = "critical path"
 """Name of the trace whose bars are the pieces."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from ..mesh import Blocks, FloatMatrix, RankStepMatrix, in_blocks
-from ..theme import DIVERGING, SEQUENTIAL, styled, with_columns
+from ..runs.mesh import Blocks, FloatMatrix, RankStepMatrix, in_blocks
+from .theme import DIVERGING, SEQUENTIAL, styled, with_columns
 
 _FRAME = "#111820"
 _MIN_SPREAD = 0.05

@@ -8,8 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from .. import units
-from ..theme import INK, plain, styled
+from ..plain import units
+from .theme import INK, plain, styled
 
 Row = Mapping[str, Any]
 _DASHES = {"tx": "solid", "rx": "dot"}

@@ -10,8 +10,8 @@ from plotly.colors import sample_colorscale
 
 from meshscope.analyze.output.palette import MEMORY_COLOURS
 
-from .. import units
-from ..theme import INK, styled
+from ..plain import units
+from .theme import INK, styled
 
 _GIB = 1 << 30
 _ROW_PX = 26

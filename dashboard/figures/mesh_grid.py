@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 
 from meshscope.analyze.tables.arrays import FloatArray
 
-from ..mesh import Blocks, FloatMatrix, MeshFacet, in_blocks
-from ..theme import styled, with_table
+from ..runs.mesh import Blocks, FloatMatrix, MeshFacet, in_blocks
 from .heatmap import BORDER_PX, MIN_CELL_PX, WIDTH_PX, cell_gap, colour_scale
+from .theme import styled, with_table
 
 _TEXT_CELL_PX = (30, 34)
 """Least height and width of a cell with words in it."""

@@ -14,16 +14,16 @@ from meshscope.analyze.output.timeline.at_instant import StepTransfers, waiting_
 from meshscope.analyze.output.timeline.categories import COLOURS, COMMUNICATION, LABELS, Category
 from meshscope.analyze.output.timeline.slices import MARK, StepSlices, is_in_window
 
-from .. import units
-from ..margins import margins
-from ..paths import Outlines
-from ..row_places import RowPlaces, row_places
-from ..rows import ShownRows
-from ..theme import AXIS, LOOK, PAPER, plain
-from ..tile import embedded_tile
-from ..wait import WaitArrow
-from ..window_sums import COLUMNS, sum_rows
+from ..answers.rows import ShownRows
+from ..answers.wait import WaitArrow
+from ..plain import units
+from ..timeline.paths import Outlines
+from ..timeline.row_places import RowPlaces, row_places
+from ..timeline.tile import embedded_tile
+from ..timeline.window_sums import COLUMNS, sum_rows
 from .critical_path import path_traces
+from .margins import margins
+from .theme import AXIS, LOOK, PAPER, plain
 from .wait import wait_traces
 
 MAX_BARS = 2500

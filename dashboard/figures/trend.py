@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from .. import units
-from ..theme import GRID, MUTED, styled
+from ..plain import units
+from .theme import GRID, MUTED, styled
 
 _NS_PER_MS = 1e6
 _HEIGHT_PX = 200

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from .. import units
-from ..theme import INK, PAPER
-from ..wait import WaitArrow
+from ..answers.wait import WaitArrow
+from ..plain import units
+from .theme import INK, PAPER
 
 NAME = "wait"
 """Name of the trace that is the arrow."""

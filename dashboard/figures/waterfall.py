@@ -11,8 +11,8 @@ from meshscope.analyze import Bar
 from meshscope.analyze.output.palette import HATCHED, class_colour, class_meanings
 from meshscope.analyze.wording.words import class_label
 
-from .. import units
-from ..theme import INK, MUTED, plain, styled, with_columns
+from ..plain import units
+from .theme import INK, MUTED, plain, styled, with_columns
 
 _WORDS_PX = 66
 """Room for the words beside the outermost bar."""

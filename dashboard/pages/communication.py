@@ -15,15 +15,15 @@ from meshscope.analyze.output.json.bandwidth import Pair, pair_rows
 from meshscope.analyze.output.text.bandwidth import CHANGES
 from meshscope.analyze.wording.words import axis_label, capitalised
 
-from .. import units
 from ..figures.communication import (
     MOST_PAIRS,
     bandwidth_figure,
     pair_figure,
     pair_ranks_each,
 )
-from ..loaded_run import LoadedRun
-from ..state import ViewState
+from ..plain import units
+from ..runs.loaded_run import LoadedRun
+from ..view.state import ViewState
 from .shell import card, chart, empty, name_cell, rejected_notice, run_page, table
 
 Row = Mapping[str, Any]

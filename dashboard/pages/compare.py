@@ -15,14 +15,14 @@ from meshscope.analyze.output.text.comparison import NO_INTERVAL
 from meshscope.analyze.wording.words import class_label, counted, sentence
 from meshscope.probe.schema.errors import MeshscopeError
 
-from .. import units
-from ..addresses import page_address
+from ..answers.views import comparison, with_before
 from ..figures.change import Change, change_waterfall, is_beyond_chance, signed
-from ..loaded_run import LoadedRun, is_slow_to_compare
-from ..state import ViewState
-from ..store import RunStore
-from ..theme import SEVERITY_COLOUR
-from ..views import comparison, with_before
+from ..figures.theme import SEVERITY_COLOUR
+from ..plain import units
+from ..runs.loaded_run import LoadedRun, is_slow_to_compare
+from ..runs.store import RunStore
+from ..view.addresses import page_address
+from ..view.state import ViewState
 from .shell import (
     card,
     chart,

@@ -14,13 +14,13 @@ from meshscope.analyze.wording.limits import limit_texts
 from meshscope.analyze.wording.words import place_words, sentence
 from meshscope.probe.schema.terms import FindingKind
 
-from .. import units
-from ..addresses import page_address
-from ..loaded_run import STANDSTILL, LoadedRun
-from ..state import METRICS, ViewState
-from ..theme import SEVERITY_COLOUR
-from ..typical import typical_step
-from ..views import shown_step
+from ..answers.views import shown_step
+from ..figures.theme import SEVERITY_COLOUR
+from ..plain import units
+from ..runs.loaded_run import STANDSTILL, LoadedRun
+from ..runs.typical import typical_step
+from ..view.addresses import page_address
+from ..view.state import METRICS, ViewState
 from .shell import card, empty, paper, rejected_notice, run_page
 
 

@@ -11,11 +11,11 @@ from dash.development.base_component import Component
 
 from meshscope.analyze.wording.words import capitalised, rank_words, sentence
 
-from .. import units
-from ..addresses import csv_address, page_address
-from ..loaded_run import LoadedRun
-from ..state import ViewState
-from ..views import hang
+from ..answers.views import hang
+from ..plain import units
+from ..runs.loaded_run import LoadedRun
+from ..view.addresses import csv_address, page_address
+from ..view.state import ViewState
 from .findings import severity_badge
 from .shell import card, empty, paper, rejected_notice, run_page, table
 

@@ -18,8 +18,8 @@ from meshscope.analyze.output.text.placement import (
 from meshscope.analyze.wording.words import capitalised
 from meshscope.probe.schema.printable import printable
 
-from ..loaded_run import LoadedRun, placement
-from ..page_maker import StillMeasuredError
+from ..runs.loaded_run import LoadedRun, placement
+from ..runs.page_maker import StillMeasuredError
 from . import waiting
 from .shell import card, empty, name_cell, table
 

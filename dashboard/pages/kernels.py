@@ -10,9 +10,9 @@ from dash.development.base_component import Component
 
 from meshscope.analyze.wording.words import capitalised
 
-from .. import units
-from ..loaded_run import LoadedRun
-from ..state import ViewState
+from ..plain import units
+from ..runs.loaded_run import LoadedRun
+from ..view.state import ViewState
 from .shell import card, empty, name_cell, rejected_notice, run_page, table
 
 _MOST_RANKS = 64

@@ -12,10 +12,10 @@ from meshscope.analyze.account.links.phases import Phase
 from meshscope.analyze.account.links.words import UNKNOWN, fault_words
 from meshscope.analyze.wording.words import axis_label, capitalised
 
-from .. import units
 from ..figures.links import port_figure
-from ..loaded_run import LoadedRun
-from ..state import ViewState
+from ..plain import units
+from ..runs.loaded_run import LoadedRun
+from ..view.state import ViewState
 from .shell import card, chart, empty, name_cell, rejected_notice, run_page, table
 
 Row = Mapping[str, Any]

@@ -10,12 +10,12 @@ from dash.development.base_component import Component
 
 from meshscope.analyze.wording.words import counted, sentence
 
-from .. import units
-from ..addresses import page_address
+from ..answers.live import RECENT_STEPS, is_ended_early, live
 from ..figures.trend import trend_figure
-from ..live import RECENT_STEPS, is_ended_early, live
-from ..loaded_run import LoadedRun
-from ..state import ViewState
+from ..plain import units
+from ..runs.loaded_run import LoadedRun
+from ..view.addresses import page_address
+from ..view.state import ViewState
 from .overview import first_findings
 from .shell import card, chart, empty, key_numbers, rejected_notice, run_page, table
 

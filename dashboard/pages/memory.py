@@ -12,11 +12,11 @@ from dash.development.base_component import Component
 from meshscope.analyze.wording.words import joined
 from meshscope.probe.schema.errors import MeshscopeError
 
-from .. import units
 from ..figures.memory import memory_after_balance, memory_bars, memory_over_time, parts_of
-from ..loaded_run import LoadedRun
-from ..shown_errors import shown_from
-from ..state import ViewState
+from ..plain import units
+from ..plain.shown_errors import shown_from
+from ..runs.loaded_run import LoadedRun
+from ..view.state import ViewState
 from .shell import card, chart, empty, rejected_notice, run_page, table
 
 _NONE = "\N{EN DASH}"

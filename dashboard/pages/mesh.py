@@ -9,12 +9,12 @@ from dash.development.base_component import Component
 
 from meshscope.analyze.wording.words import counted
 
-from .. import units
 from ..figures.heatmap import rank_step_blocks, rank_step_heatmap
 from ..figures.mesh_grid import mesh_heatmap, mesh_rows_each
-from ..loaded_run import LoadedRun
-from ..mesh import RankStepMatrix, mesh_facets, rank_step_matrix, slowest_rank
-from ..state import METRICS, ViewState
+from ..plain import units
+from ..runs.loaded_run import LoadedRun
+from ..runs.mesh import RankStepMatrix, mesh_facets, rank_step_matrix, slowest_rank
+from ..view.state import METRICS, ViewState
 from .hosts import hosts_cards
 from .shell import card, chart, empty, rejected_notice, run_page, table
 

@@ -17,15 +17,15 @@ from meshscope.analyze.output.palette import HATCHED
 from meshscope.analyze.wording.quantities import percent
 from meshscope.analyze.wording.words import class_label, place_words, sentence
 
-from .. import units
-from ..addresses import csv_address, page_address
+from ..answers.trend import trend
+from ..answers.views import trust
 from ..figures.trend import trend_figure
 from ..figures.waterfall import meanings, shown_bars, waterfall
-from ..loaded_run import LoadedRun
-from ..mesh import slowest_rank
-from ..state import ViewState
-from ..trend import trend
-from ..views import trust
+from ..plain import units
+from ..runs.loaded_run import LoadedRun
+from ..runs.mesh import slowest_rank
+from ..view.addresses import csv_address, page_address
+from ..view.state import ViewState
 from .findings import severity_badge
 from .shell import card, chart, empty, rejected_notice, run_page, table
 

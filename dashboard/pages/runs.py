@@ -9,10 +9,10 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from .. import units
-from ..addresses import page_address
-from ..run_entry import RunEntry
-from ..state import ViewState
+from ..plain import units
+from ..runs.run_entry import RunEntry
+from ..view.addresses import page_address
+from ..view.state import ViewState
 from .shell import empty, plain_page
 
 POLL_MS = 1000

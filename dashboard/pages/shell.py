@@ -14,12 +14,12 @@ from meshscope.analyze.output.text.amounts import shortened
 from meshscope.analyze.tables.capabilities import OWN
 from meshscope.probe.schema.printable import printable
 
-from .. import units
-from ..addresses import inner, json_address, page_address, public
-from ..loaded_run import RECENT_NS, LoadedRun, is_running, layout_words
-from ..state import ViewState, parse_path
-from ..store import News
-from ..theme import GRAPH_CONFIG
+from ..figures.theme import GRAPH_CONFIG
+from ..plain import units
+from ..runs.loaded_run import RECENT_NS, LoadedRun, is_running, layout_words
+from ..runs.store import News
+from ..view.addresses import inner, json_address, page_address, public
+from ..view.state import ViewState, parse_path
 from .plain_rows import plain_rows
 
 TABS = (

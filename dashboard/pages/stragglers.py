@@ -12,13 +12,13 @@ from dash.development.base_component import Component
 from meshscope.analyze.findings.none_found import nothing_found
 from meshscope.analyze.wording.words import capitalised, counted, place_words, sentence
 
-from .. import units
-from ..addresses import csv_address, page_address
+from ..answers.suspects import Choice, Knob, found_choices, knobs, place_choices
+from ..answers.views import is_analysed, repaired_pair, stragglers
 from ..figures.timeline import timeline
-from ..loaded_run import LoadedRun
-from ..state import ViewState, with_changes
-from ..suspects import Choice, Knob, found_choices, knobs, place_choices
-from ..views import is_analysed, repaired_pair, stragglers
+from ..plain import units
+from ..runs.loaded_run import LoadedRun
+from ..view.addresses import csv_address, page_address
+from ..view.state import ViewState, with_changes
 from .findings import severity_badge
 from .shell import card, chart, empty, key_numbers, notice, rejected_notice, run_page, table
 from .timeline import legend

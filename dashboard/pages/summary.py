@@ -14,13 +14,13 @@ from meshscope.analyze.wording.command_line import command_line
 from meshscope.analyze.wording.limits import limit_texts
 from meshscope.analyze.wording.words import sentence
 
-from .. import units
-from ..addresses import csv_address, json_address, page_address
 from ..figures.heatmap import rank_step_heatmap
 from ..figures.trend import trend_figure
-from ..mesh import RankStepMatrix
-from ..state import ViewState
-from ..summarised_run import SummarisedRun, cost_frac
+from ..plain import units
+from ..runs.mesh import RankStepMatrix
+from ..runs.summarised_run import SummarisedRun, cost_frac
+from ..view.addresses import csv_address, json_address, page_address
+from ..view.state import ViewState
 from .findings import severity_badge
 from .shell import TABS, card, chart, header, key_numbers, notice
 

@@ -15,18 +15,18 @@ from meshscope.analyze.output.timeline.categories import COLOURS, COMMUNICATION,
 from meshscope.analyze.output.timeline.slices import StepSlices, is_in_window
 from meshscope.analyze.wording.words import counted
 
-from .. import units
-from ..addresses import instant_address, page_address, perfetto_address
+from ..answers.instant import instant, sentences
+from ..answers.rows import ShownRows, is_beyond, names_rank, shown_rows
+from ..answers.views import critical_path, path_missing_because, shown_step
+from ..answers.views import timeline as timeline_view
+from ..answers.wait import place_row, wait_arrow
 from ..figures.timeline import shown_categories, timeline, uses_tile
-from ..instant import instant, sentences
-from ..loaded_run import LoadedRun, is_running
-from ..path_words import path_sentence
-from ..paths import Outlines, StepPath, outlines
-from ..rows import ShownRows, is_beyond, names_rank, shown_rows
-from ..state import ViewState, parse_query, view_at, with_hidden, with_pin
-from ..views import critical_path, path_missing_because, shown_step
-from ..views import timeline as timeline_view
-from ..wait import place_row, wait_arrow
+from ..plain import units
+from ..runs.loaded_run import LoadedRun, is_running
+from ..timeline.path_words import path_sentence
+from ..timeline.paths import Outlines, StepPath, outlines
+from ..view.addresses import instant_address, page_address, perfetto_address
+from ..view.state import ViewState, parse_query, view_at, with_hidden, with_pin
 from .shell import card, chart, empty, notice, rejected_notice, run_page
 
 _MOST_OFFERED = 500

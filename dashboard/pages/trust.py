@@ -9,11 +9,11 @@ from dash.development.base_component import Component
 
 from meshscope.analyze.wording.words import counted
 
-from .. import units
-from ..addresses import csv_address
-from ..loaded_run import LoadedRun
-from ..state import ViewState
-from ..trust import trust
+from ..answers.trust import trust
+from ..plain import units
+from ..runs.loaded_run import LoadedRun
+from ..view.addresses import csv_address
+from ..view.state import ViewState
 from .shell import card, empty, key_numbers, rejected_notice, run_page, table
 
 _MOST_RANKS = 64

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from ..loaded_run import LoadedRun, placement
-from ..page_maker import StillMeasuredError
-from ..state import ViewState
+from ..runs.loaded_run import LoadedRun, placement
+from ..runs.page_maker import StillMeasuredError
+from ..view.state import ViewState
 from .shell import card, empty, run_page
 
 _LOOK_MS = 500

@@ -17,7 +17,7 @@ CLOCK_CALLS = {
     "clock_gettime",
     "clock_gettime_ns",
 }
-CLOCK_FILES = ("probe/clock.py", "dashboard/clock.py")
+CLOCK_FILES = ("probe/clock.py", "dashboard/runs/clock.py")
 
 
 def test_time_is_injected(sources):

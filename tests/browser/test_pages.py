@@ -12,7 +12,7 @@ from tests.browser.conftest import HUNG_RANK, SLOW_RANK, TRAINED, figure_data
 from tests.browser.proxy import proxied
 
 from meshscope.dashboard.screenshot import served
-from meshscope.dashboard.security import Access
+from meshscope.dashboard.serving.security import Access
 
 pytestmark = pytest.mark.browser
 OUTLINES = "critical path"

@@ -13,9 +13,9 @@ import pytest
 from playwright.sync_api import expect
 from tests.browser.conftest import TRAINED, watched
 
-from meshscope.dashboard.apart import LEAST_BYTES
-from meshscope.dashboard.kept_analysis import ANALYSIS
-from meshscope.dashboard.page_maker import making
+from meshscope.dashboard.runs.apart import LEAST_BYTES
+from meshscope.dashboard.runs.kept_analysis import ANALYSIS
+from meshscope.dashboard.runs.page_maker import making
 
 pytestmark = [pytest.mark.browser, pytest.mark.distributed, pytest.mark.slow]
 WAITS = "Still being measured"

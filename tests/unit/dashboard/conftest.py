@@ -7,7 +7,7 @@ import pytest
 
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault, write_run
 from meshscope.dashboard import create_app
-from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.runs.store import RunStore
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.terms import ScheduleKind
 

@@ -5,10 +5,10 @@ import shutil
 from tests.unit.dashboard.conftest import STEPS, write_job
 
 from meshscope.analyze.output.text.comparison import NO_INTERVAL, comparison_document
-from meshscope.dashboard.callbacks import page_of
+from meshscope.dashboard.answers.views import comparison
+from meshscope.dashboard.callbacks.navigation import page_of
 from meshscope.dashboard.figures.change import is_beyond_chance
-from meshscope.dashboard.state import ViewState
-from meshscope.dashboard.views import comparison
+from meshscope.dashboard.view.state import ViewState
 
 CHANCE = "#ADB5BD"
 

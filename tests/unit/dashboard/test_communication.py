@@ -10,12 +10,13 @@ from meshscope.analyze import load_trace
 from meshscope.analyze.output.json import collectives_to_json
 from meshscope.analyze.output.json.bandwidth import Pair
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, write_run
-from meshscope.dashboard import create_app, units
-from meshscope.dashboard.callbacks import page_of
+from meshscope.dashboard import create_app
+from meshscope.dashboard.callbacks.navigation import page_of
 from meshscope.dashboard.figures.communication import bandwidth_figure, pair_figure
 from meshscope.dashboard.figures.links import port_figure
 from meshscope.dashboard.pages.links import PHASES
-from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.plain import units
+from meshscope.dashboard.runs.store import RunStore
 from meshscope.probe.schema.layout import ParallelLayout
 
 

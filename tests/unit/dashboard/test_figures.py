@@ -11,10 +11,10 @@ from meshscope.analyze.output.timeline.categories import COLOURS, LABELS, Catego
 from meshscope.analyze.output.timeline.slices import MARK, StepSlices
 from meshscope.dashboard.figures.heatmap import rank_step_heatmap
 from meshscope.dashboard.figures.mesh_grid import mesh_heatmap
+from meshscope.dashboard.figures.theme import GRAPH_CONFIG, plain
 from meshscope.dashboard.figures.timeline import MAX_BARS, timeline, uses_tile
 from meshscope.dashboard.figures.waterfall import meanings, waterfall
-from meshscope.dashboard.mesh import MeshFacet, RankStepMatrix, in_blocks
-from meshscope.dashboard.theme import GRAPH_CONFIG, plain
+from meshscope.dashboard.runs.mesh import MeshFacet, RankStepMatrix, in_blocks
 
 BARS = [
     Bar(name="useful", frac=0.5, dur_ns=50e6),

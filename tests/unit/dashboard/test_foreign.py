@@ -6,10 +6,10 @@ import json
 import pandas as pd
 
 from meshscope.analyze.output.json.collectives import _arrivals, _arrivals_by_group
-from meshscope.dashboard.callbacks import page_of
+from meshscope.dashboard.callbacks.navigation import page_of
 from meshscope.dashboard.figures.trend import trend_figure
 from meshscope.dashboard.pages.communication import _bandwidths, _pairs
-from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.runs.store import RunStore
 
 
 def test_memory_of_a_run_without_stages_has_no_stage(tmp_path):

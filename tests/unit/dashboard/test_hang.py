@@ -9,8 +9,8 @@ from plotly.utils import PlotlyJSONEncoder
 from tests.unit.dashboard.conftest import write_synthetic
 
 from meshscope.dashboard import create_app
-from meshscope.dashboard.callbacks import page_of
-from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.callbacks.navigation import page_of
+from meshscope.dashboard.runs.store import RunStore
 
 HUNG_RANK = 3
 

@@ -9,8 +9,8 @@ from meshscope.analyze import load_trace
 from meshscope.analyze.output.json import topology_to_json
 from meshscope.analyze.synthetic import Costs, SyntheticJob, generate, write_run
 from meshscope.dashboard import create_app
-from meshscope.dashboard.callbacks import page_of
-from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.callbacks.navigation import page_of
+from meshscope.dashboard.runs.store import RunStore
 from meshscope.probe.schema.layout import ParallelLayout
 
 

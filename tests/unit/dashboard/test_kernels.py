@@ -9,8 +9,8 @@ from meshscope.analyze import load_trace
 from meshscope.analyze.output.json import kernels_to_json
 from meshscope.analyze.output.text.amounts import shortened
 from meshscope.dashboard import create_app
-from meshscope.dashboard.callbacks import page_of
-from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.callbacks.navigation import page_of
+from meshscope.dashboard.runs.store import RunStore
 
 HOSTILE = "void gemm<b onmouseover=1><img src=x>%{y}"
 

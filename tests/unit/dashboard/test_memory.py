@@ -9,10 +9,10 @@ from tests.pipeline_dumps import write_dumps
 
 from meshscope.analyze.load.ingest import Keeping, ingest
 from meshscope.dashboard import create_app
-from meshscope.dashboard.callbacks import page_of
+from meshscope.dashboard.callbacks.navigation import page_of
 from meshscope.dashboard.figures.memory import memory_bars, memory_over_time, parts_of
 from meshscope.dashboard.pages.memory import balance_content
-from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.runs.store import RunStore
 
 MEMORY_GIB = (52, 44, 41, 38, 41)
 TOPOLOGY = """\

@@ -14,14 +14,19 @@ from tests.unit.dashboard.conftest import write_job, write_synthetic
 
 from meshscope.analyze import Finding
 from meshscope.analyze.wording.words import place_words
-from meshscope.dashboard import units
-from meshscope.dashboard.callbacks import page_of
-from meshscope.dashboard.controls import chosen_view, marked_view, stepped_view, zoomed_view
+from meshscope.dashboard.answers.views import comparison, shown_step
+from meshscope.dashboard.callbacks.controls import (
+    chosen_view,
+    marked_view,
+    stepped_view,
+    zoomed_view,
+)
+from meshscope.dashboard.callbacks.navigation import page_of
 from meshscope.dashboard.pages import findings, mesh, overview, runs, shell, timeline
-from meshscope.dashboard.run_entry import RunEntry
-from meshscope.dashboard.state import ViewState
-from meshscope.dashboard.store import RunStore
-from meshscope.dashboard.views import comparison, shown_step
+from meshscope.dashboard.plain import units
+from meshscope.dashboard.runs.run_entry import RunEntry
+from meshscope.dashboard.runs.store import RunStore
+from meshscope.dashboard.view.state import ViewState
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 
@@ -421,7 +426,7 @@ def test_a_gate_fails_a_run_with_more_work(runs_dir, store):
 
 def test_large_runs_are_measured_after_the_page(runs_dir, store, monkeypatch):
     """Fails when the tab of the comparison does not open until two large runs are measured."""
-    monkeypatch.setattr("meshscope.dashboard.loaded_run._MANY_RECORDS", 0)
+    monkeypatch.setattr("meshscope.dashboard.runs.loaded_run._MANY_RECORDS", 0)
     page = _compared(runs_dir, store, "?before=silent")
     assert page["compare-wait"].max_intervals == 1
     assert "Comparing with silent" in _text(page)

@@ -8,16 +8,16 @@ import pytest
 from plotly.utils import PlotlyJSONEncoder
 from tests.unit.dashboard.conftest import SLOW_RANK, write_job, write_synthetic
 
-from meshscope.dashboard.callbacks import page_of
-from meshscope.dashboard.controls import changed_view
+from meshscope.dashboard.answers.suspects import found_choices, knobs, place_choices, suspects
+from meshscope.dashboard.answers.trend import trend
+from meshscope.dashboard.answers.views import repaired_pair
+from meshscope.dashboard.callbacks.controls import changed_view
+from meshscope.dashboard.callbacks.navigation import page_of
 from meshscope.dashboard.figures.trend import MAX_POINTS, thinned, trend_figure
 from meshscope.dashboard.pages.stragglers import result
-from meshscope.dashboard.state import ViewState, parse_query
-from meshscope.dashboard.store import RunStore
-from meshscope.dashboard.suspects import found_choices, knobs, place_choices, suspects
-from meshscope.dashboard.trend import trend
-from meshscope.dashboard.units import duration
-from meshscope.dashboard.views import repaired_pair
+from meshscope.dashboard.plain.units import duration
+from meshscope.dashboard.runs.store import RunStore
+from meshscope.dashboard.view.state import ViewState, parse_query
 
 ADDRESS = "/run/job/stragglers"
 FIXED = f"?fix=rank%3D{SLOW_RANK}"

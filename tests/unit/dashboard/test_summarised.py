@@ -14,12 +14,12 @@ from meshscope.analyze.scale.executors import InThisProcess
 from meshscope.analyze.scale.first_answer import outlook_of
 from meshscope.analyze.scale.store import FOLDER, write_summaries
 from meshscope.cli import app
-from meshscope.dashboard import kept_run, loaded_run, summarised_run
-from meshscope.dashboard.app import create_app
-from meshscope.dashboard.callbacks import exists, page_of
+from meshscope.dashboard.callbacks.navigation import exists, page_of
 from meshscope.dashboard.pages import summary
-from meshscope.dashboard.state import parse_query
-from meshscope.dashboard.store import RunStore
+from meshscope.dashboard.runs import kept_run, loaded_run, summarised_run
+from meshscope.dashboard.runs.store import RunStore
+from meshscope.dashboard.serving.app import create_app
+from meshscope.dashboard.view.state import parse_query
 
 from .conftest import write_synthetic
 

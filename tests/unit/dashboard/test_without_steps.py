@@ -7,10 +7,10 @@ import pytest
 
 from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.dashboard import create_app
+from meshscope.dashboard.answers.views import trust
 from meshscope.dashboard.pages import findings, mesh, overview, timeline
-from meshscope.dashboard.state import ViewState
-from meshscope.dashboard.store import RunStore
-from meshscope.dashboard.views import trust
+from meshscope.dashboard.runs.store import RunStore
+from meshscope.dashboard.view.state import ViewState
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What happens on a click, a key or a change of the address."""

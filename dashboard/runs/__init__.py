@@ -1,0 +1,1 @@
+"""The runs of a folder: read, analysed, kept on disk and in memory."""

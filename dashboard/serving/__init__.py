@@ -1,0 +1,1 @@
+"""The server: where it listens, who may ask, and the application it serves."""

@@ -1,0 +1,1 @@
+"""Steps, paths and pixels of the timeline."""

@@ -1,0 +1,1 @@
+"""What a page shows, as the query of its address."""
