@@ -10,6 +10,35 @@ from meshscope.probe.schema.errors import ConfigError
 from ..wording.message import Text, message
 
 MOST_BYTES = 16 << 20
+"""What people write by hand is far smaller; a trace or a checkpoint given by mistake is refused at once."""
+
+
+def read_bounded(path: Path, *, remedy: Text = "") -> bytes:
+    """Return the bytes of a file that a person has named.
+
+    Args:
+        path: The file; a pipe too, as a shell makes it of ``<(command)``.
+        remedy: What helps if it cannot be read; by default, to check the path.
+
+    Raises:
+        ConfigError: It cannot be read, or is longer than ``MOST_BYTES``.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            message("refused.unreadable", error=error.strerror or str(error)),
+            where=str(path),
+            remedy=remedy or message("advice.path"),
+        ) from error
+    if len(raw) > MOST_BYTES:
+        raise ConfigError(
+            message("refused.too_large_file", most_bytes=MOST_BYTES),
+            where=str(path),
+            remedy=message("advice.path"),
+        )
+    return raw
 
 
 def read_toml(path: Path, *, remedy: Text = "") -> tuple[dict[str, object], bytes]:
@@ -22,21 +51,7 @@ def read_toml(path: Path, *, remedy: Text = "") -> tuple[dict[str, object], byte
     Raises:
         ConfigError: It cannot be read, is longer than ``MOST_BYTES``, or is no TOML.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(
-            message("refused.unreadable", error=error.strerror or str(error)),
-            where=str(path),
-            remedy=message("advice.path"),
-        ) from error
-    if len(raw) > MOST_BYTES:
-        raise ConfigError(
-            message("refused.too_large_file", most_bytes=MOST_BYTES),
-            where=str(path),
-            remedy=message("advice.path"),
-        )
+    raw = read_bounded(path)
     try:
         return tomllib.loads(raw.decode("utf-8-sig")), raw
     except (ValueError, RecursionError) as error:

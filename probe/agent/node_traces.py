@@ -66,7 +66,7 @@ class NodeTraces:
         )  # fmt: skip
 
     def status(self) -> dict[str, Any]:
-        """Return which processes can be known, as JSON."""
+        """Return which processes can be asked for a trace, as JSON."""
         daemon = self._daemon
         return {
             "kineto_clients": [] if daemon is None else daemon.clients(),

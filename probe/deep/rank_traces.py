@@ -35,7 +35,7 @@ class How(StrEnum):
     """Who records."""
 
     DAEMON = "daemon"
-    """Kineto's own client, known from the node agent."""
+    """Kineto's own client, which the node agent asks."""
     IN_PROCESS = "in-process"
     """The profiler, on the training thread."""
 

@@ -1,8 +1,8 @@
 """Attach the probe in a rank that was started under ``meshscope run``.
 
 A rank is told who it is by the variables of its launcher, or by an argument of
-``init_process_group``: then it is attached once it has joined its group. One that is known from
-nobody is a job of its own once it trains. With ``--dormant`` the rank opens its control socket
+``init_process_group``: then it is attached once it has joined its group. One that nobody
+numbers is a job of its own once it trains. With ``--dormant`` the rank opens its control socket
 only, and records when asked.
 
 A rank is recorded by one process: the first one that has the rank's variables

@@ -80,7 +80,7 @@ def place(tmp_path, project_dir):
 
 @contextmanager
 def started(code, place, tmp_path, *options, **changes):
-    """Run code as a process that is known from one line on stdin to end; wait until it is ready.
+    """Run code as a process that ends by one line on stdin; wait until it is ready.
 
     It cannot import the probe by itself.
     """

@@ -23,7 +23,7 @@ KILLED_APART_NS = 10_000_000
 TOGETHER_NS = 1_000_000_000
 """The same after a long silence: who ended first by less was not waited for, it was killed first."""
 LEAST_SILENCE_NS = 5_000_000_000
-"""Silence of all ranks is not known below that, however short steps are."""
+"""Silence of all ranks is not reported below that, however short steps are."""
 LEAST_HUNG_NS = 1_000_000_000
 """Nobody is hung whom others waited for no longer than that, however short steps are."""
 _SIGNAL_BITS = 0x7F

@@ -162,7 +162,7 @@ def by_step(rows: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
 
 
 LEAST_EXCESS = 0.1
-"""Share of the time of its transfers that seems to be disturbance, from which a link is known from its rate."""
+"""Share of the time of its transfers that seems to be disturbance, from which a link is judged by its rate."""
 MOST_OF_CEILING = 0.5
 """Share of the stated speed up to which a link is slow: protocols and short messages take a part of it."""
 

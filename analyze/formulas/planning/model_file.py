@@ -18,13 +18,12 @@ from meshscope.probe.schema.model.fields import model_fields
 from meshscope.probe.schema.model.hugging_face import fields_of_hugging_face
 from meshscope.probe.schema.model.megatron import fields_of_megatron
 
-from ...tables.toml_file import read_toml
+from ...tables.toml_file import read_bounded, read_toml
 from ...wording.limits import Limit
 from ...wording.message import message
 from .megatron_settings import check_arguments, settings_of_megatron
 from .settings import SETTINGS
 
-MOST_BYTES = 16 << 20
 _PRINTED = re.compile(r"^(?:\[?\w*\d+\]?: *)?\s*(\w+) \.{2,} (.*)$")
 """A line of Megatron's list of arguments: ``  num_layers ............ 32``, after a rank or not."""
 _YAML = re.compile(r"^(\s*)(?:--)?([A-Za-z_][\w-]*)\s*:(?:\s+(.*))?$")
@@ -37,17 +36,7 @@ def read_arguments(path: Path) -> dict[str, object]:
     Raises:
         ConfigError: It cannot be read, or holds nothing of this kind.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(
-            message("refused.unreadable", error=error.strerror or str(error)),
-            where=str(path),
-            remedy=message("advice.path_inside_file"),
-        ) from error
-    if len(raw) > MOST_BYTES:
-        raise ConfigError(message("refused.too_large_file", most_bytes=MOST_BYTES), where=str(path))
+    raw = read_bounded(path, remedy=message("advice.path_inside_file"))
     text = raw.decode("utf-8-sig", errors="replace")
     if text.lstrip().startswith("{"):
         return _json(text, path)

@@ -41,7 +41,7 @@ def jobs():
 
 
 def test_the_parts_sum_to_the_change_and_name_the_fault(jobs):
-    """Fails when a class of time is lost on the way, or the new cause is not known."""
+    """Fails when a class of time is lost on the way, or the new cause is not reported."""
     result = comparison_to_json(compare(*jobs))
     parts = sum(row["change_ns"] for row in result["classes"])
     assert parts == pytest.approx(result["change_ns"], abs=1)

@@ -67,7 +67,7 @@ def ended(trace, **facts):
 
 
 def test_who_did_not_arrive_is_labelled_and_comes_first():
-    """Fails when the rank that others wait for is a row like any other, or its line is not known."""
+    """Fails when the rank that others wait for is a row like any other, or its line is not shown."""
     found = ended(broken_off(alive={0: 30, 1: 30, 2: 30}))
     assert (found["state"], found["claim"]) == (
         "hang",

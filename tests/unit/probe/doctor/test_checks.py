@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_written_is_found(tmp_path, monkeypatch):
 
 
 def test_a_torch_without_redispatch_is_found(tmp_path, monkeypatch):
-    """Fails when the reason why collectives are missing is not known before a run."""
+    """Fails when the reason why collectives are missing is not reported before a run."""
 
     def missing():
         raise module.torch_names.UnsupportedError("redispatch is missing")

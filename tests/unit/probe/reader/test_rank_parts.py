@@ -76,7 +76,7 @@ def details(capture, rank=0):
 
 
 def test_what_has_room_is_read_whole(run):
-    """Runs of every size would be distinguished from a part of what was recorded."""
+    """Runs of every size would be reported from a part of what was recorded."""
     for rank in range(2):
         record(run, rank, 20)
     read = []

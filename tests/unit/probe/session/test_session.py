@@ -254,7 +254,7 @@ def test_a_flush_that_takes_too_long_is_counted_and_made(tmp_path, monkeypatch):
 
 
 def test_a_wall_clock_that_is_put_meanwhile_changes_no_duration(tmp_path, monkeypatch):
-    """Fails when a time daemon's jump makes steps of minutes or negative ones, or is not known."""
+    """Fails when a time daemon's jump makes steps of minutes or negative ones, or is not reported."""
     put_ns, training = 0, Training()
 
     def unix_ns():

@@ -67,7 +67,7 @@ def test_a_clock_is_not_wrong_by_less_than_its_correction_may_be_off(healthy):
 
 
 def test_nothing_is_concluded_from_wrong_clocks(healthy):
-    """If this fails, causes and costs are distinguished from times that mean nothing."""
+    """If this fails, causes and costs are reported from times that mean nothing."""
     result = diagnose(shifted(healthy, {5}, 50 * MS))
     assert result.causes == ()
     assert any("clocks" in limit for limit in texts(result.limits))

@@ -97,7 +97,7 @@ def test_stage_is_the_pipeline_coordinate():
 
 
 def test_a_step_unlike_that_of_all_peers_is_compared_with_none():
-    """Fails when a rank that repeats a part of a step is slow for it, or the step is not known."""
+    """Fails when a rank that repeats a part of a step is slow for it, or the step is not reported."""
     job = Job(layout=ParallelLayout(dp=2), microbatches=1, steps=5)
     operations = programs(job, lambda kind, rank, step, microbatch: 10 * MS)
     again = next(op for op in operations[1] if op[0] == "collective" and op[1] == 3)

@@ -107,7 +107,7 @@ def test_devices_of_a_host_with_the_same_fault_are_one_finding(job):
 
 
 def test_a_pending_remap_is_a_warning(job):
-    """Fails when a row that waits for a reset stops the job, or is not known."""
+    """Fails when a row that waits for a reset stops the job, or is not reported."""
     rows = [(1, {"time_ns": begin_of(job) + at, "remap_pending": True}) for at in range(3)]
     (finding,) = errors(with_rows(job, device_sample=rows))
     assert finding.severity == "warning"

@@ -131,7 +131,7 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG)
 def test_a_trace_that_is_not_what_it_says_is_left_out(run, words):
-    """Fails if wrong kernels get into a run, or the reason is not known, or the rest is lost."""
+    """Fails if wrong kernels get into a run, or the reason is not reported, or the rest is lost."""
     WRONG[words](run)
     add_trace(run, 1, [3])
     trace = load_trace(run)
