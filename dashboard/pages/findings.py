@@ -121,13 +121,27 @@ _SHOWN_BY = {
 """The metric of the mesh in which a finding is seen: a heavy stage is like its peers, and unlike other stages."""
 
 
+_OF_MEMORY = (FindingKind.MEMORY_IMBALANCE, FindingKind.MEMORY_HEADROOM)
+_DRAWN = ("span", "kernel", "collective", "p2p")
+"""Tables of what has a place on a timeline; a trace of host operators or memory alone has none of them."""
+
+
 def _links(run: LoadedRun, finding: Finding, state: ViewState) -> Component:
+    """Return the links to the pages that show a finding; none to a page that would be empty."""
     place = _place(run, finding, state)
+    if finding.kind in _OF_MEMORY:
+        return _see(run, {"memory": place})
+    if not any(run.trace.row_count(name) for name in _DRAWN):
+        return _see(run, {})
     has_path = not run.path_unknown_because(shown_step(run, place))
     views = {
         "timeline": place.with_path(shown=has_path or state.path),
         "mesh": place.of_metric(_SHOWN_BY.get(finding.kind, METRICS[0])),
     }
+    return _see(run, views)
+
+
+def _see(run: LoadedRun, views: dict[str, ViewState]) -> Component:
     return html.Div(
         [
             dcc.Link(

@@ -72,3 +72,17 @@ def test_the_end_of_a_job_is_not_now(runs_dir):
     assert "median of the last 3 steps" in text
     assert "Step time at the end" in text
     assert "Step time now" not in text
+
+
+def test_a_finding_links_to_no_empty_page(tmp_path):
+    """Fails when the evidence of a memory trace is a timeline on which nothing is drawn."""
+    (tmp_path / "one").mkdir()
+    events = [[at * 1_000, 1, (1 << 30), 0] for at in range(1, 80)]
+    place = tmp_path / "one" / "rank0.raw.json.gz"
+    place.write_bytes(gzip.compress(json.dumps(events).encode()))
+    store = RunStore(tmp_path)
+    findings = store.get("one").diagnosis.findings
+    assert findings
+    text = str(page_of(store, "/run/one/findings", ""))
+    assert "See the timeline" not in text
+    assert ("See the memory" in text) == any(one.kind.startswith("memory") for one in findings)
