@@ -65,11 +65,6 @@ class ModelConfig:
             remedy=message("advice.llama"),
         )
 
-    @property
-    def kv_width(self) -> int:
-        """Return the width of the keys, which is that of the values."""
-        return self.hidden // self.heads * (self.kv_heads or self.heads)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
