@@ -55,6 +55,7 @@ LONG_NS = 600_000_000_000
 _SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "bytes"))
 _RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _DIGITS = 3
+"""More would not repeat between two runs of one job."""
 
 
 def percent(share: float, places: int = 1) -> str:

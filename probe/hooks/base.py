@@ -189,6 +189,7 @@ class Place(NamedTuple):
 
 
 _MOST_THREADS = 64
+"""More have run backwards only where each step has threads of its own."""
 _BACKWARD_KINDS = (SpanKind.BACKWARD, SpanKind.BACKWARD_INPUT, SpanKind.BACKWARD_WEIGHT)
 
 

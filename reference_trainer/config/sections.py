@@ -103,6 +103,7 @@ class DataConfig:
 _MOST_TIMEOUT_S = 1e9
 """Thirty years, which torch can still count in milliseconds."""
 _MOST_PACE_MS = 1e9
+"""Eleven days: more is a wrong unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,9 @@ from .stated_job import read_job
 _HOST_FIELDS = ("name", "ranks", "sockets", "nic")
 _CARD_FIELDS = ("name", "socket", "gbit_per_s", "ranks")
 _MOST_SOCKETS = 64
+"""Above every machine that exists: what is larger is a typing error."""
 _MOST_GBIT = 1e5
+"""A hundred times the fastest card: what is larger has another unit."""
 _BITS = 8
 
 
