@@ -51,6 +51,7 @@ _ONLY_WITH = {"hang": ".ms-main .ms-finding", "links": ".ms-main .js-plotly-plot
 _SETTLE_MS = 400
 """For transitions, and figures that are drawn once their data came."""
 _PATIENCE_MS = 180_000
+"""The first page of a large run waits for its analysis, on CI beside other jobs."""
 
 
 class _Silent(WSGIRequestHandler):

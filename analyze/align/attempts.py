@@ -12,6 +12,7 @@ _COLUMNS = (
     *("ended_rank", "wait_status"),
 )
 _MOST_SHOWN = 6
+"""A sentence of more is not read; the newest say most."""
 
 
 def attempts_of(trace: Trace) -> list[dict[str, int | None]]:

@@ -29,7 +29,6 @@ from ..wording.limits import Limit
 from ..wording.message import Message, message
 from ..wording.words import is_missing
 from .diagnosis import diagnosis_of
-from .measure import measure
 
 OUTSIDE = "not_in_step"
 """What the step lasts longer than its ranks are in it on average."""
@@ -99,15 +98,6 @@ def unlike(setup: Mapping[str, Mapping[str, object]]) -> Message | None:
         if name not in _OF_THE_RECORDING and None not in (pair["before"], pair["after"])
     ]
     return message("comparison.unlike", differs=differs) if differs else None
-
-
-def side_of(trace: Trace) -> Side:
-    """Return one run reduced to what is compared.
-
-    Raises:
-        TraceFormatError: The capture holds no event that lies in a step.
-    """
-    return side_of_account(measure(trace))
 
 
 def side_of_account(account: Account) -> Side:

@@ -25,7 +25,7 @@ from ..explain.run_account import Account
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.classes import CLASSES, UNATTRIBUTED
 from ..wording.limits import limit_text
-from ..wording.message import message
+from ..wording.message import Message, message
 from .step_to_show import not_analysed, step_to_show
 
 NO_PLACE = -1
@@ -42,7 +42,7 @@ class CriticalPath:
     pieces: pd.DataFrame
     """rank, stage, start_ns, end_ns, dur_ns, class (of the ledger), microbatch (-1: none),
     group_id and link (empty for work); in the order of time, without gaps."""
-    because: str = ""
+    because: Message | None = None
     """Why it is this step; empty where it was asked for."""
     longest_ns: int = 0
     """The longest of the ranks' own windows of the step; 0 if not known. Ranks begin and end a step
@@ -118,12 +118,12 @@ def _step_ends(program: Program) -> pd.DataFrame:
     return table
 
 
-def _chosen(account: Account, ends: pd.DataFrame, step: int | None) -> tuple[int, str]:
+def _chosen(account: Account, ends: pd.DataFrame, step: int | None) -> tuple[int, Message | None]:
     if step is None:
         return step_to_show(account, ends["end_ns"] - ends["begin_ns"])
     if step not in ends.index:
         raise not_analysed(account, step)
-    return step, ""
+    return step, None
 
 
 @dataclass(frozen=True, slots=True)

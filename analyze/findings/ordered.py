@@ -20,7 +20,6 @@ _BY_DESIGN = (
     FindingKind.JITTER,
     FindingKind.COMMUNICATION_VOLUME,
 )
-_PER_STEP = " per step"
 
 
 def place(finding: Finding) -> tuple[bool, int, bool, bool, float]:
@@ -64,13 +63,7 @@ def find(account: Account) -> tuple[Finding, ...]:
 
 
 def _of_whole_capture(finding: Finding) -> Finding:
-    """Return the finding without its steps, where there are no step marks to count by.
-
-    Times are then of the whole capture, which the rules know as its one step.
-    """
+    """Return the finding without its steps, where there are no step marks to count by."""
     where: Where = {**finding.where}
     where.pop("steps", None)
-    evidence = tuple(
-        line.replace(_PER_STEP, "") if isinstance(line, str) else line for line in finding.evidence
-    )
-    return replace(finding, where=where, steps=(), evidence=evidence)
+    return replace(finding, where=where, steps=())

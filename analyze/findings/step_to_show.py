@@ -13,19 +13,17 @@ from ..align.steps.windows import WHOLE_CAPTURE
 from ..explain.run_account import Account
 from ..tables.results import Finding, Where
 from ..tables.trace import Trace
-from ..wording.message import message
-from ..wording.words import counted, place_words
+from ..wording.message import Message, message
+from ..wording.words import place_words
 from .ordered import find
 from .rules.ended import how_it_ended
-
-_MEDIAN = "it is the one of median length"
 
 
 class StepToShow(NamedTuple):
     """One of the analysed steps, and why it is this one."""
 
     step: int
-    because: str
+    because: Message | None
 
 
 def step_to_show(account: Account, length_ns: pd.Series) -> StepToShow:
@@ -39,15 +37,16 @@ def step_to_show(account: Account, length_ns: pd.Series) -> StepToShow:
         length_ns: How long each analysed step is.
     """
     if not account.windows.has_marks:
-        return StepToShow(WHOLE_CAPTURE, "")
+        return StepToShow(WHOLE_CAPTURE, None)
     first = next((finding for finding in find(account) if finding.steps), None)
     named = length_ns if first is None else length_ns[length_ns.index.isin(first.steps)]
     if first is None or len(named) in (0, len(length_ns)):
-        return StepToShow(_median(length_ns), _MEDIAN)
-    among = f"the one of median length of the {counted(len(named), 'step')} of the finding"
+        return StepToShow(_median(length_ns), message("shown_step.median"))
+    what = _name(first)
+    because = message("shown_step.median_of_finding", count=len(named), finding=what)
     if len(named) == 1:
-        among = "the one step of the finding"
-    return StepToShow(_median(named), f"it is {among} {_name(first)}")
+        because = message("shown_step.only_one", finding=what)
+    return StepToShow(_median(named), because)
 
 
 def _median(length_ns: pd.Series) -> int:
@@ -55,12 +54,13 @@ def _median(length_ns: pd.Series) -> int:
     return int(length_ns.index[order[(len(order) - 1) // 2]])
 
 
-def _name(finding: Finding) -> str:
+def _name(finding: Finding) -> Message:
     where: Where = {**finding.where}
     where.pop("steps", None)
     where.pop("host", None)
-    place = place_words(where)
-    return finding.kind.replace("_", " ") + (f" ({place})" if place else "")
+    if not place_words(where):
+        return message("cause.name", kind=finding.kind.value)
+    return message("cause.name_at", kind=finding.kind.value, where=where)
 
 
 def not_analysed(account: Account, step: int) -> MeshscopeError:

@@ -1,4 +1,4 @@
-"""The model of a run, and the FLOPs of a token under conventions that have names.
+"""FLOPs of a token: from the model of a run, under conventions that have names.
 
 The formulas are those of ``probe.schema.model``. Captures that hold a description of the model have
 exact ones. Those that hold sizes alone (layers, widths, vocabulary, parameters) leave open whether

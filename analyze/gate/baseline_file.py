@@ -14,7 +14,9 @@ from ..wording.message import Message, message
 from .facts import FORMAT, Baseline
 
 MOST_BYTES = 50_000
+"""It is committed beside the code: reviewers still see its change."""
 _MOST_READ = 16 << 20
+"""Far above what is written: a trace given by mistake is not read whole."""
 _REMEDY = message("advice.baseline_anew")
 
 

@@ -87,6 +87,7 @@ def _drift(values: FloatArray) -> tuple[float, float]:
 
 
 _TAIL = 0.99
+"""A gate of 100 to 1,000 steps has some above it; farther out lie single events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

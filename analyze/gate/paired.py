@@ -25,7 +25,6 @@ from .interval import LEAST_SPREAD, Change, Estimate, quantile
 from .judge import ERROR, MOST_RUNS, Compared, checked
 from .results import Check, Reason, Verdict
 
-MOST_LOOKS = 3
 LEAST_PAIRS = 3
 """With fewer pairs no early level can be reached."""
 _NORMAL = NormalDist()

@@ -39,7 +39,6 @@ class Reason(StrEnum):
     FEWER = "fewer"
     VARIES = "varies"
     """The count differs between the runs of the baseline already."""
-    DIFFERENT_SETUP = "different_setup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Which causes a reader is shown, and the sum of the waiting, the same in every report and page."""
+"""The causes as every report and page shows them, with the waiting that they add up to."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ _NEEDED = (
 _MOST_BYTES = 1 << 28
 """Larger tables are not read, nor written: a file of some kB can name as many zeros as there is memory."""
 _CELL_BYTES = 8
+"""A cell of a table is at least one number."""
 
 
 class NotKeptError(ValueError):

@@ -20,6 +20,7 @@ _COMPRESSED_BYTES = 1 << 18
 _MOST_RATIO = 200
 """Traces are compressed to a twentieth; what unpacks to far more is made to fill memory or time."""
 _HARMLESS_BYTES = 256 << 20
+"""Whatever the ratio, so much neither fills memory nor takes long."""
 _DAMAGED = cast(type[Exception], isal_zlib.error)  # its stub declares an instance
 
 
@@ -145,6 +146,7 @@ class _Inflater:
 
 
 _PIECE_BYTES = 1 << 20
+"""Larger pieces are not faster, and a limit is noticed later."""
 
 
 class WholeFile(NamedTuple):

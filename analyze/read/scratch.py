@@ -16,6 +16,7 @@ from ..wording.message import message
 _SPARE_BYTES = 1 << 30
 """Room that stays free on the disk of the temporary files."""
 _LONGEST_NAME = 100
+"""File systems end at 255 bytes, and a character may have four."""
 
 
 class Scratch(AbstractContextManager["Scratch"]):

@@ -129,6 +129,7 @@ class DaskCluster:
 
 
 _CONNECT_S = 10
+"""A wrong address must not look like work."""
 
 
 def executor_of(workers: int, cluster: str | None) -> Executor:

@@ -29,6 +29,7 @@ from meshscope.probe.schema.terms import Axis, ScheduleKind
 from ..explain.slow_ranks.cube import coordinates_of
 from ..formulas.schedules import ScheduleGraph, make_plan, schedule_graph
 from ..tables.arrays import BoolArray, FloatArray, IntArray
+from ..wording.message import Message, message
 from .dense import Dense
 from .outline import Outline
 from .summary import OWN_WORK
@@ -85,7 +86,7 @@ class Price(NamedTuple):
     """What repairing the rank returns; None where it cannot be replayed."""
     most_ns: float
     """What its own work takes too long: it returns no more."""
-    unknown: str | None
+    unknown: Message | None
     """Why it cannot be replayed."""
 
 
@@ -148,22 +149,22 @@ def _spread(wanted: BoolArray) -> list[int]:
     return positions
 
 
-def _schedule(outline: Outline, ranks: int) -> tuple[ScheduleGraph | None, str | None]:
+def _schedule(outline: Outline, ranks: int) -> tuple[ScheduleGraph | None, Message | None]:
     """Return the graph of a step, or None and the reason."""
     layout, schedule, microbatches = outline
     if layout is None:
-        return None, "the mesh is not known"
+        return None, message("unpriced.mesh")
     if ranks != layout.world_size:
-        return None, "some ranks have no summary"
+        return None, message("unpriced.ranks")
     kind = ScheduleKind.NONE.value if layout.pp == 1 else schedule
     if kind is None or microbatches is None:
-        return None, "the schedule or the number of microbatches is not known"
+        return None, message("unpriced.schedule")
     if kind == ScheduleKind.DUALPIPE_V:
-        return None, "passes of dualpipe-v may overlap, and summaries do not show which do"
+        return None, message("unpriced.overlap")
     try:
         plan = make_plan(ScheduleKind(kind), layout.pp, microbatches, layout.vpp)
     except (ConfigError, ValueError) as error:
-        return None, str(error)
+        return None, message("unpriced.plan", error=str(error))
     return schedule_graph(plan), None
 
 

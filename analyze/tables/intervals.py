@@ -1,4 +1,4 @@
-"""Interval algebra on integers: union, intersection, difference, gaps, priority sweep.
+"""Interval algebra on integers: union, intersection, difference, priority sweep.
 
 Intervals are half open, ``[start, end)``, in any one integer unit. A *set* of
 intervals is an int64 array of shape ``(n, 2)`` in any order, possibly
@@ -109,17 +109,6 @@ def subtract(first: IntArray, second: IntArray) -> IntArray:
     first, second = union(first), union(second)
     bounds = _bounds(first, second)
     return _select(bounds, _is_covered(first, bounds) & ~_is_covered(second, bounds))
-
-
-def clip(intervals: IntArray, start: int, end: int) -> IntArray:
-    """Return every interval cut to ``[start, end)``, without the empty ones; nothing is merged."""
-    cut = np.clip(intervals, start, max(start, end))
-    return pair(cut[:, 0], cut[:, 1])
-
-
-def gaps(intervals: IntArray, start: int, end: int) -> IntArray:
-    """Return the merged set of the instants of ``[start, end)`` that no interval covers."""
-    return subtract(np.array([[start, end]], dtype=np.int64), intervals)
 
 
 def covered_length(merged: IntArray, start: npt.ArrayLike, end: npt.ArrayLike) -> IntArray:

@@ -28,6 +28,7 @@ _Result = TypeVar("_Result")
 _PRELOADED = ["__main__", interrupts.__name__, "meshscope.analyze.read.kineto.rank"]
 """Imported once, in the server, instead of in each process."""
 _POLL_S = 0.1
+"""How late a worker that was killed is noticed."""
 
 
 @dataclass(frozen=True, slots=True)

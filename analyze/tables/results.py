@@ -11,7 +11,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ..wording.limits import Limit
-from ..wording.message import Text
+from ..wording.message import Message, Text
 
 
 class Where(TypedDict, total=False):
@@ -132,7 +132,7 @@ class Finding:
     kind: FindingKind
     severity: Severity
     where: Where
-    claim: Text
+    claim: Message
     """One sentence: what is wrong, where."""
     cost_frac: float | None
     """Share of the step time that it costs; None where that cannot be known."""
@@ -140,9 +140,9 @@ class Finding:
     """Share of the step time that fixing it alone returns; None if unknown."""
     confidence: float
     """0..1: how sure the rule is that the claim holds."""
-    evidence: tuple[Text, ...]
+    evidence: tuple[Message, ...]
     """Measured facts with units, one sentence each."""
-    remedy: Text
+    remedy: Message
     """What to do next."""
     removal_gain_interval: tuple[float, float] | None = None
     """95 % interval of ``removal_gain_frac``; None where its error is not known."""

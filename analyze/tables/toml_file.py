@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from meshscope.probe.schema.errors import ConfigError
@@ -59,3 +60,34 @@ def read_toml(path: Path, *, remedy: Text = "") -> tuple[dict[str, object], byte
         raise ConfigError(
             message("refused.no_toml", error=str(error)), where=str(path), remedy=remedy
         ) from error
+
+
+def table_of(content: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
+    """Return a table of a file, empty where it has none.
+
+    Raises:
+        ConfigError: Something else has that name.
+    """
+    table = content.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(
+            message("refused.no_table"),
+            where=f"{path}: {name}",
+            remedy=message("advice.write_above", name=name),
+        )
+    return table
+
+
+def only_known(table: Mapping[str, object], known: Iterable[str], where: str) -> None:
+    """Refuse fields that nobody would read: a misspelt one must not pass in silence.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    unknown = sorted(set(table) - set(known))
+    if unknown:
+        raise ConfigError(
+            message("refused.unknown_field", name=unknown[0]),
+            where=where,
+            remedy=message("advice.use", known=list(known)),
+        )

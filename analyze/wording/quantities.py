@@ -13,6 +13,7 @@ In a sentence of the catalogue the form stands after the colon::
     {items:list}     a, b and c      {steps:steps}      steps 5-12
     {axis:axis}      TP              {name:class}       exposed memory copies
     {where:place}    rank 3, stage 1 {kind:words}       straggler rank
+    {kind:operations} all-reduces    {kind:Operations} All-reduces
     {items:series}   a; b            {items:sentences}  A. B
     {share:percent0} 15 %            {drift:ppm}     12.5 ppm
     {value:short}    1.234e+15       {peak:tflops}   989 TFLOP/s
@@ -36,7 +37,16 @@ from typing import Any
 from meshscope.probe.schema.printable import MOST_LISTED, listed
 from meshscope.probe.schema.sentences import FORMS, SentenceFormatter, number
 
-from .words import axis_label, capitalised, class_label, counted, joined, place_words, rank_words
+from .words import (
+    axis_label,
+    capitalised,
+    class_label,
+    counted,
+    joined,
+    operations_label,
+    place_words,
+    rank_words,
+)
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _LONG_TIMES = ((86_400e9, "days"), (3_600e9, "h"), (60e9, "min"))
@@ -45,6 +55,7 @@ LONG_NS = 600_000_000_000
 _SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "bytes"))
 _RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _DIGITS = 3
+"""More would not repeat between two runs of one job."""
 
 
 def percent(share: float, places: int = 1) -> str:
@@ -181,6 +192,10 @@ def _capital_words(name: str) -> str:
     return capitalised(_words(name))
 
 
+def _capital_operations(kind: str) -> str:
+    return capitalised(operations_label(kind))
+
+
 def _capital_text(text: object) -> str:
     return capitalised(str(text))
 
@@ -238,6 +253,8 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "axis": axis_label,
     "class": class_label,
     "place": place_words,
+    "operations": operations_label,
+    "Operations": _capital_operations,
     "words": _words,
     "Words": _capital_words,
     "capitalised": _capital_text,

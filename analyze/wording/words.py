@@ -74,6 +74,12 @@ def axis_label(axis: str) -> str:
     return axis if axis == "other" else axis.upper()
 
 
+def operations_label(kind: str) -> str:
+    """Return an operation of communication in the plural: ``all-reduces``."""
+    own = kind.replace("_", "-").replace("all-to-all", "all-to-all exchange")
+    return f"{own}s"
+
+
 def class_label(name: str) -> str:
     """Return the words for a class of time.
 

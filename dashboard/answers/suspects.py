@@ -1,4 +1,4 @@
-"""Who is slow, by the findings, and what a replay can repair or set in a run."""
+"""What to try in a replay: the slow places of the findings, and all that can be repaired or set."""
 
 from __future__ import annotations
 

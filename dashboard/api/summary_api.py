@@ -16,8 +16,6 @@ from meshscope.probe.schema.message import message
 from ..runs.store import RunStore
 from ..runs.summarised_run import SummarisedRun
 
-TABLES = ("steps", "blocks", "slow_ranks")
-
 
 def register(api: Blueprint, store: RunStore) -> None:
     """Add the routes."""

@@ -1,4 +1,4 @@
-"""The heatmap of ranks and steps, and what heatmaps share."""
+"""Heatmaps: that of ranks and steps, made of what all of them share."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from meshscope.analyze.explain.volumes.job import Unknown
-from meshscope.analyze.explain.volumes.reasons import UNKNOWN, ReasonCode, reason_text
+from meshscope.analyze.explain.volumes.reasons import UNKNOWN, ReasonCode, reason_message
 from meshscope.analyze.output.json.bandwidth import Pair, pair_rows
 from meshscope.analyze.output.text.bandwidth import CHANGES
 from meshscope.analyze.wording.words import axis_label, capitalised
@@ -132,9 +132,8 @@ def _expected(found: Row) -> Component:
 def _reason(row: Row) -> str:
     if row["reason"] is None:
         return _NONE
-    return reason_text(
-        ReasonCode(row["reason"]), row["kind"], row["reason_amount"], row["element_bytes"]
-    )
+    code = ReasonCode(row["reason"])
+    return str(reason_message(code, row["kind"], row["reason_amount"], row["element_bytes"]))
 
 
 def _bandwidths(found: Sequence[Row]) -> Component:

@@ -27,6 +27,7 @@ PHASES = {
     Phase.WAITING.value: "waiting, host",
 }
 _MOST_FIGURES = 8
+"""Figures are drawn one after the other in the browser; the table has all ports."""
 _MOST_ROWS = 64
 _WAYS = {"tx": "sends", "rx": "receives"}
 

@@ -21,6 +21,7 @@ from .shell import card, chart, empty, rejected_notice, run_page, table
 
 _NONE = "\N{EN DASH}"
 _SOON_MS = 50
+"""After the page is drawn, which must not wait for this part."""
 
 Row = Mapping[str, Any]
 

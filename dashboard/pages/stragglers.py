@@ -38,6 +38,7 @@ _ERRORS = {
 Row = Mapping[str, Any]
 
 _SOON_MS = 10
+"""At once after the page is drawn: the note that it is replayed shows first."""
 _REPLAYING = html.P(
     "Replaying with these changes; the first replay of a large run takes a while. The rest of the page "
     "can be used meanwhile.",

@@ -28,6 +28,7 @@ LEAST_BYTES = 4 << 20
 _KEPT, _PAGES = "kept", "pages"
 _PROGRAM = f"from {__name__} import run; run()"
 _MOST_PATHS = 4
+"""Steps that a first visit is likely to ask for."""
 _LOG = logging.getLogger(__name__)
 
 

@@ -19,6 +19,7 @@ from .page_maker import PageMaker, StillMeasuredError
 _MOST_BYTES = 1 << 26
 """Larger values are neither kept nor read."""
 _MOST_VALUES = 40
+"""Pages and paths that one person looks at: bounds the folder."""
 _LOG = logging.getLogger(__name__)
 
 

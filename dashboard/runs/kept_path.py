@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from meshscope.analyze.findings.critical_path import CriticalPath
+from meshscope.analyze.wording.message import message_from_json, message_to_json
 
 from ..timeline.paths import StepPath
 
@@ -24,7 +25,7 @@ def path_to_json(shown: StepPath) -> dict[str, Any]:
         "step": path.step,
         "start_ns": path.start_ns,
         "end_ns": path.end_ns,
-        "because": path.because,
+        "because": None if path.because is None else message_to_json(path.because),
         "longest_ns": path.longest_ns,
         "is_chained": path.is_chained,
         "pieces": numbers | names,
@@ -48,7 +49,7 @@ def path_from_json(value: dict[str, Any]) -> StepPath:
         step=int(value["step"]),
         start_ns=int(value["start_ns"]),
         end_ns=int(value["end_ns"]),
-        because=str(value["because"]),
+        because=None if value["because"] is None else message_from_json(value["because"]),
         longest_ns=int(value["longest_ns"]),
         is_chained=bool(value["is_chained"]),
         pieces=pieces[

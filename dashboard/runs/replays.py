@@ -21,6 +21,7 @@ from ..timeline.paths import LastAccount
 Changes = tuple[tuple[str, ...], tuple[str, ...]]
 """What is repaired and what is set, as ``meshscope whatif`` takes them."""
 _MOST_KEPT = 4
+"""Changes that one compares; each is a replay of the whole run."""
 
 
 class _Replay(NamedTuple):

@@ -25,7 +25,9 @@ from .security import LOOPBACK_NAMES, Access, is_loopback
 _THREADS = 32
 """Requests at the same time: those for a run that is being analysed wait, the others must not."""
 _REST_S = 3.0
+"""After the last request: memory is given back while nobody waits."""
 _TOKEN_BYTES = 24
+"""192 bits cannot be guessed."""
 _LAST_PORT = 65535
 
 

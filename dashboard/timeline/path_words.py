@@ -17,6 +17,7 @@ _MOST_RANKS = 4
 _MIN_FRAC = 0.005
 """A class below half a per cent would read as 0 %."""
 _MOST_OF_IT = 0.5
+"""The classes named first make up half of the path: a caption of more is not read."""
 
 
 def path_sentence(shown: StepPath) -> str:

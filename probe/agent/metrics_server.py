@@ -21,8 +21,11 @@ from .metrics import CONTENT_TYPE
 
 LOOPBACK = "127.0.0.1"
 _MOST_REQUEST_BYTES = 8192
+"""The limit of common servers: a scraper sends some hundred."""
 _PATIENCE_S = 2.0
+"""For one request: a scraper is on the network of the cluster, and one thread serves all."""
 _BACKLOG = 8
+"""Scrapers that may wait: one or two ask every 15 s."""
 
 
 class MetricsServer:

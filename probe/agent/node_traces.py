@@ -23,7 +23,9 @@ _MOST_RANKS = 1 << 24
 _MOST_PID = 1 << 30
 _MOST_ITERATIONS = 100 * MOST_STEPS
 _CLOSE_S = 10.0
+"""What a trace that is being sealed may take at the end."""
 _GIVE_UP_S = 2.0
+"""For what is left after that: the thread looks between two files."""
 
 
 class NodeTraces:

@@ -20,6 +20,7 @@ FORMAT = "meshscope readings 1"
 _FLUSH_NS = 10_000_000_000
 """What a node that dies may lose."""
 _MOST_FILE_BYTES = 1 << 30
+"""Bounds what a recorder that nobody stops leaves on the disk."""
 
 
 class RecordingWriter:

@@ -29,6 +29,8 @@ _START_TIMEOUTS = 4
 _FIRST_PAUSE_NS = 1 * _NS
 _LONGEST_PAUSE_NS = 300 * _NS
 _MOST_STUCK = 3
+"""A child in a driver call cannot be killed. Three prove that the driver hangs; more only take
+memory."""
 
 Count = Callable[[str, int], None]
 """Adds to a counter of the host manifest."""

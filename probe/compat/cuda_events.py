@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .torch_names import NotApplicableError
+from ..schema.message import message
+from .absent import NotApplicableError
 
 
 def cuda_events() -> CudaEvents | None:
@@ -23,7 +24,7 @@ def cuda_events() -> CudaEvents | None:
     import torch
 
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
-        raise NotApplicableError("this torch is built without CUDA")
+        raise NotApplicableError(message("absent.cuda"))
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     return CudaEvents()

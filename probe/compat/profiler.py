@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .torch_names import UnsupportedError
+from ..schema.message import message
+from .absent import UnsupportedError, lacks
 
 
 def deep_profiler() -> Any:
@@ -19,9 +20,9 @@ def deep_profiler() -> Any:
 
     profiler = getattr(torch, "profiler", None)
     if profiler is None:
-        raise UnsupportedError("this torch has no torch.profiler")
+        raise lacks("torch.profiler")
     if is_profiling():
-        raise UnsupportedError("another profiler is on in this process")
+        raise UnsupportedError(message("absent.profiler_in_use"))
     activities = [profiler.ProfilerActivity.CPU]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         activities.append(profiler.ProfilerActivity.CUDA)
@@ -75,8 +76,8 @@ def kineto_iterations() -> int:
     module = sys.modules.get("torch.autograd.profiler")
     tracker = getattr(module, "KinetoStepTracker", None)
     if tracker is None or not hasattr(tracker, "current_step"):
-        raise UnsupportedError("torch.autograd.profiler.KinetoStepTracker is missing")
+        raise lacks("torch.autograd.profiler.KinetoStepTracker")
     count = int(tracker.current_step())
     if count < 1:
-        raise UnsupportedError("Kineto counts no steps; its daemon client is off")
+        raise UnsupportedError(message("absent.kineto_steps"))
     return count

@@ -3,7 +3,7 @@
 Each function looks for what one hook needs and either returns it or raises
 ``UnsupportedError`` with the reason, which ends up in the capture as the reason why
 that hook is missing. No other module of the probe touches a private name, but
-``compat_works`` and ``compat_profiler``, which are the same for handles and for the profiler.
+``works`` and ``profiler``, which are the same for handles and for the profiler.
 """
 
 from __future__ import annotations
@@ -16,14 +16,8 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from ..clock import thread_cpu_ns
-
-
-class UnsupportedError(Exception):
-    """This torch lacks what a hook needs; the message says what."""
-
-
-class NotApplicableError(UnsupportedError):
-    """There is nothing here for a hook to record, so that nothing is missing without it."""
+from ..schema.message import message
+from .absent import UnsupportedError, lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +53,15 @@ def dispatcher() -> Dispatcher:
     import torch
 
     if not hasattr(torch._ops.OpOverload, "redispatch"):
-        raise UnsupportedError("torch._ops.OpOverload.redispatch is missing")
+        raise lacks("torch._ops.OpOverload.redispatch")
     if not hasattr(torch.ops.c10d.allreduce_.default._handle, "redispatch_boxed"):
-        raise UnsupportedError("redispatch_boxed is missing from operator handles")
+        raise lacks("OpOverload._handle.redispatch_boxed")
     if not hasattr(torch._C, "_dispatch_keyset_full_after"):
-        raise UnsupportedError("torch._C._dispatch_keyset_full_after is missing")
+        raise lacks("torch._C._dispatch_keyset_full_after")
     if not hasattr(torch._C.DispatchKeySet, "raw_repr"):
-        raise UnsupportedError("torch._C.DispatchKeySet.raw_repr is missing")
+        raise lacks("torch._C.DispatchKeySet.raw_repr")
     if not hasattr(torch.library.Library, "_destroy"):
-        raise UnsupportedError("torch.library.Library._destroy is missing")
+        raise lacks("torch.library.Library._destroy")
 
     def operators(namespace: str) -> list[str]:
         names = torch._C._dispatch_get_all_op_names()
@@ -228,13 +222,13 @@ def c10d_class(name: str, members: tuple[str, ...]) -> Any:
     import torch.distributed
 
     if not torch.distributed.is_available():
-        raise UnsupportedError("this torch is built without torch.distributed")
+        raise UnsupportedError(message("absent.distributed"))
     found = getattr(torch._C._distributed_c10d, name, None)
     if found is None:
-        raise UnsupportedError(f"torch._C._distributed_c10d.{name} is missing")
+        raise lacks(f"torch._C._distributed_c10d.{name}")
     for member in members:
         if not hasattr(found, member):
-            raise UnsupportedError(f"{name}.{member} is missing")
+            raise lacks(f"{name}.{member}")
     return found
 
 
@@ -272,7 +266,7 @@ def compiler_skip() -> Callable[[CodeType], None]:
         older: Callable[[CodeType], None] = frames.skip_code
         return older
     if not hasattr(frames, "set_code_exec_strategy"):
-        raise UnsupportedError("torch._C._dynamo.eval_frame.set_code_exec_strategy is missing")
+        raise lacks("torch._C._dynamo.eval_frame.set_code_exec_strategy")
     action = frames._FrameAction
     strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
     return lambda code: frames.set_code_exec_strategy(code, strategy)
@@ -301,9 +295,7 @@ def data_loader_iterator_class() -> Any:
 
     found = getattr(dataloader, "_BaseDataLoaderIter", None)
     if found is None or "__next__" not in vars(found):
-        raise UnsupportedError(
-            "torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is missing"
-        )
+        raise lacks("torch.utils.data.dataloader._BaseDataLoaderIter.__next__")
     return found
 
 
@@ -338,10 +330,10 @@ def pipeline_schedule_classes() -> tuple[Any, Any, Any]:
 def _class_with(module: Any, name: str, methods: tuple[str, ...]) -> Any:
     found = getattr(module, name, None)
     if found is None:
-        raise UnsupportedError(f"{module.__name__}.{name} is missing")
+        raise lacks(f"{module.__name__}.{name}")
     for method in methods:
         if method not in vars(found):
-            raise UnsupportedError(f"{module.__name__}.{name}.{method} is missing")
+            raise lacks(f"{module.__name__}.{name}.{method}")
     return found
 
 

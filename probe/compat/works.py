@@ -10,7 +10,9 @@ from inspect import signature
 from typing import Any
 
 from ..safety.program_signals import pass_on
-from .torch_names import NotApplicableError, UnsupportedError, c10d_class
+from ..schema.message import message
+from .absent import NotApplicableError, lacks
+from .torch_names import c10d_class
 
 
 def functional_works() -> Callable[[], int]:
@@ -24,7 +26,7 @@ def functional_works() -> Callable[[], int]:
     name = "_get_work_registry_size"
     found: Callable[[], int] | None = getattr(_distributed_c10d, name, None)
     if found is None:
-        raise UnsupportedError(f"torch._C._distributed_c10d.{name} is missing")
+        raise lacks(f"torch._C._distributed_c10d.{name}")
     return found
 
 
@@ -117,7 +119,7 @@ def device_work_timing() -> None:
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_nccl_available():
-        raise NotApplicableError("this torch is built without NCCL")
+        raise NotApplicableError(message("absent.nccl"))
     c10d_class("ProcessGroup", ("_enable_collectives_timing",))
     c10d_class("Work", ("unbox", "is_completed", "_get_duration"))
 

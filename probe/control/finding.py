@@ -25,6 +25,7 @@ from .directory import (
 )
 
 _POLL_S = 0.01
+"""Short beside a start of Python, long beside a look at a folder."""
 
 
 @dataclass(slots=True)

@@ -42,6 +42,7 @@ _PREFIX = ".attach-"
 """No run can be called so: its directory would begin with the dot."""
 _REFUSAL = ".refused"
 _MOST_BYTES = 4096
+"""Of a refusal: one sentence."""
 
 _SCRIPT = """\
 def _begin():
@@ -136,7 +137,9 @@ GDB_STALL_S = 16
 """Longest stop that was seen while a debugger was attached to a torch process."""
 ENDED_REMEDY = message("advice.process_that_runs")
 _GDB_TIMEOUT_S = 120.0
+"""gdb reads the symbols of all libraries, torch's too, before it attaches."""
 _POLL_S = 0.1
+"""Short beside the seconds that a rank takes to answer."""
 _THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

@@ -30,7 +30,6 @@ class MainThreadJob:
     """One function that runs at most once.
 
     Attributes:
-        has_run: Whether it ran to its end, by an exception or without.
         error: What the function raised, or a signal handler of the program meanwhile.
     """
 
@@ -41,7 +40,6 @@ class MainThreadJob:
             act: The function.
             may_run: Asked in the main thread; where it says no, the job is for a later moment.
         """
-        self.has_run = False
         self.error: BaseException | None = None
         self._act = act
         self._may_run = may_run
@@ -96,10 +94,7 @@ class MainThreadJob:
         """
         try:
             if self._may_run() and self._take():
-                try:
-                    self._act()
-                finally:
-                    self.has_run = True
+                self._act()
         except BaseException as error:
             self._turns.clear()
             self.error = error

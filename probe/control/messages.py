@@ -22,6 +22,7 @@ VERSION = 1
 
 _REQUEST_KEYS = {"v", "verb", "fields"}
 _ERROR_CHARACTERS = 500
+"""A sentence or two: a packet must hold it with its values."""
 
 
 class MessageError(ValueError):

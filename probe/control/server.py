@@ -79,8 +79,11 @@ class RequestLog:
 _PATIENCE_S = 2.0
 """How long a client may take to send its request or to read the reply."""
 _PATIENCE_WITH_STRANGERS_S = 0.2
+"""They are refused whatever they ask: only their packet is taken from the queue."""
 _BACKLOG = 16
+"""Clients that may wait: one for each process of a node that asks at once."""
 _STOP_TIMEOUT_S = 5.0
+"""As long as one client may take; the training must end."""
 _CREDENTIALS = struct.Struct("iII")
 
 

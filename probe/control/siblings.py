@@ -33,6 +33,7 @@ _FIRST_LOOKS = 200
 _SIGN_S, _SIGNS = 0.002, 100
 """How often, and how many times, signs of life follow an end."""
 _STOP_S = 1.0
+"""A thread that the kernel holds is left behind."""
 
 
 class _End(NamedTuple):

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import now_ns
+from ..compat.absent import UnsupportedError, error_reason
 from ..compat.profiler import before_other_profiler, deep_profiler, is_profiling
-from ..compat.torch_names import UnsupportedError
 from ..safety.notices import tell
 from ..safety.program_signals import is_the_programs, pass_on
 from ..safety.threads import start_deaf
+from ..schema.message import Message, message
 
 
 class InProcessTrace:
@@ -52,8 +53,8 @@ class InProcessTrace:
             self._profiler.start()
             self._thread = threading.get_ident()
             self._stop_watching = before_other_profiler(self._give_way)
-        except UnsupportedError as reason:
-            self._fail(str(reason))
+        except UnsupportedError as error:
+            self._fail(error.reason)
         except BaseException as error:  # noqa: BLE001 - told to who asked; training goes on
             self._broke_off(error, self._profiler)
         finally:
@@ -65,7 +66,7 @@ class InProcessTrace:
         if profiler is None:
             return
         if is_profiling() is False:
-            self._fail("another profiler of this process ended it")
+            self._fail(message("absent.profile_ended"))
             return
         began_ns = now_ns()
         try:
@@ -82,7 +83,7 @@ class InProcessTrace:
             start_deaf(thread)
         except RuntimeError as error:
             pass_on(error)
-            self._fail(f"no thread to write it: {error}")
+            self._fail(message("absent.thread", error=str(error)))
 
     def discard(self) -> None:
         """End the recording and keep nothing, on the training thread."""
@@ -108,13 +109,13 @@ class InProcessTrace:
         # From another thread it can be neither stopped nor disturbed.
         if self._profiler is not None and threading.get_ident() == self._thread:
             self.discard()
-            self._fail("the training code began to profile itself; this trace gave way")
+            self._fail(message("absent.gave_way"))
 
     def _write(self, profiler: Any) -> None:
         try:
             profiler.export_chrome_trace(str(self._path))
         except Exception as error:  # noqa: BLE001 - told to who asked; training goes on
-            self.error = f"{type(error).__name__}: {error}"
+            self.error = str(error_reason(error))
         self._written()
 
     def _broke_off(self, error: BaseException, profiler: Any) -> None:
@@ -123,9 +124,9 @@ class InProcessTrace:
         The profiler may be on then, and is to be discarded.
         """
         self._profiler = profiler if is_the_programs(error) else None
-        self._fail(f"{type(error).__name__}: {error}")
+        self._fail(error_reason(error))
         pass_on(error)
 
-    def _fail(self, reason: str) -> None:
-        self.error = reason
+    def _fail(self, reason: Message) -> None:
+        self.error = str(reason)
         self._written()

@@ -36,6 +36,7 @@ _MOST_PIDS = 64
 _ACTIVITIES = 2
 """Bit of a request that asks for a configuration of activities."""
 _BACKLOG_S = 1.0
+"""How late the thread sees that it is to end."""
 
 
 class Request(NamedTuple):

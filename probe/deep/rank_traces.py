@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from ..compat.absent import UnsupportedError
 from ..compat.profiler import kineto_iterations
-from ..compat.torch_names import UnsupportedError
 from ..control.rank_control import RankControl
 from ..control.verbs import Choice, Refusal, Verb, Whole, Word
 from ..safety.program_signals import pass_on

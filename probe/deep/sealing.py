@@ -28,6 +28,7 @@ _CHUNK_BYTES = 1 << 20
 _LEVEL = 1
 """Nearly as small as the default for JSON, at a third of its time."""
 _TAIL_BYTES = 4096
+"""Holds the name of the trace, a path, which comes last."""
 _DRAFT = ".draft"
 
 

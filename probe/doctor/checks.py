@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compat import torch_names, works
+from ..compat.absent import NotApplicableError
 from ..compat.cuda_events import cuda_events
 from ..compat.interpreter import REMEDY, no_interpreter_lock
 from ..hooks.collective_times import refusal
@@ -157,7 +158,7 @@ def _torch() -> Iterator[Check]:
     for name, (look, fallback) in looks.items():
         try:
             look()
-        except torch_names.NotApplicableError as reason:
+        except NotApplicableError as reason:
             yield Check(name, State.LIMITED, str(reason), fallback)
         except Exception as reason:  # noqa: BLE001 - whatever this torch answers is the finding
             yield Check(name, State.MISSING, str(reason), fallback)
@@ -266,4 +267,4 @@ def _settings() -> Iterator[Check]:
         yield Check("switched off", State.MISSING, f"{DISABLE_VARIABLE} is set", remedy)
     reason = refusal(ProbeConfig(), os.environ)
     if reason is not None:
-        yield Check("level kernels", State.LIMITED, reason)
+        yield Check("level kernels", State.LIMITED, str(reason))

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 from ..clock import now_ns, thread_cpu_ns
+from ..compat.absent import error_reason
 from ..cost import ONE_IN, CostMeter
 from ..recording.record_heads import span_head
 from ..recording.recorder import Recorder
 from ..safety.notices import tell
 from ..safety.program_signals import pass_on
+from ..schema.message import message, message_to_json
 from ..schema.records import LEVEL_CODES, NO_WORD, SPAN_CODES
 from ..schema.terms import CaptureLevel, SpanKind
 from ..settings.config import ProbeConfig
@@ -139,7 +141,9 @@ class Source:
             if self._errors >= most:
                 self.on = False
                 self.capture.tell_once(f"{self.name}: off after {self._errors} errors")
-                self.capture.recorder.annotate(f"{self.name}.off", f"{kind}: {error}")
+                self.capture.recorder.annotate(
+                    f"{self.name}.off", message_to_json(error_reason(error))
+                )
             self.capture.recorder.count(f"{self.name}_errors")
         except Exception as broken:  # noqa: BLE001 - a recorder or stderr: training goes on
             pass_on(broken)
@@ -185,6 +189,7 @@ class Place(NamedTuple):
 
 
 _MOST_THREADS = 64
+"""More have run backwards only where each step has threads of its own."""
 _BACKWARD_KINDS = (SpanKind.BACKWARD, SpanKind.BACKWARD_INPUT, SpanKind.BACKWARD_WEIGHT)
 
 
@@ -348,7 +353,10 @@ class Patches:
                 left.append(f"{getattr(owner, '__name__', owner)}.{name}")
             self._done.pop()
         if left:
-            self._source.capture.recorder.annotate(f"{self._source.name}.patched_over", left)
+            self._source.capture.recorder.annotate(
+                f"{self._source.name}.patched_over",
+                message_to_json(message("absent.restored", names=left)),
+            )
 
 
 def timed(source: Source, kind: SpanKind) -> Callable[[Any], Any]:

@@ -27,7 +27,7 @@ from functools import partial, wraps
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from ..compat.torch_names import UnsupportedError
+from ..compat.absent import UnsupportedError, error_reason
 from ..compat.works import (
     calls_around_groups,
     device_duration_ns,
@@ -37,6 +37,7 @@ from ..compat.works import (
     work_class,
 )
 from ..safety.program_signals import pass_on
+from ..schema.message import Message, message, message_to_json
 from ..settings.config import ProbeConfig
 from .base import Capture, Patches
 from .device_times import DeviceTimes, Mark
@@ -47,13 +48,10 @@ _ONLY_OURS = 2
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
-def refusal(config: ProbeConfig, environment: Mapping[str, str]) -> str | None:
+def refusal(config: ProbeConfig, environment: Mapping[str, str]) -> Message | None:
     """Return why collectives should not be timed on the device here; None if they may."""
     if environment.get(_CONNECTIONS) == "1" and not config.force_collective_times:
-        return (
-            f"{_CONNECTIONS}=1: timing collectives on the device would keep them from running "
-            "beside compute; MESHSCOPE_FORCE_COLLECTIVE_TIMES=1 does it all the same"
-        )
+        return message("absent.one_connection", variable=_CONNECTIONS)
     return None
 
 
@@ -110,7 +108,7 @@ class CollectiveTimes:
             raise UnsupportedError(reason)
         device_work_timing()
         if self._groups is None:
-            raise UnsupportedError("collectives are not recorded")
+            raise UnsupportedError(message("absent.collectives"))
         self._unbox = work_class().unbox
         owner, calls = calls_around_groups()
         if calls is not None:
@@ -329,7 +327,9 @@ class CollectiveTimes:
             enable_device_timing(process_group)
         except Exception as error:  # noqa: BLE001 - a backend without timing (gloo) is left alone
             pass_on(error)
-            self._capture.recorder.annotate("collective_times.partly", f"{error}")
+            self._capture.recorder.annotate(
+                "collective_times.partly", message_to_json(error_reason(error))
+            )
 
 
 def _waited_of(operations: Sequence[_Operation]) -> _Operation:

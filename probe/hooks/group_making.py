@@ -19,6 +19,7 @@ from typing import Any
 from ..clock import now_ns
 from ..compat.works import group_makers
 from ..recording.record_heads import collective_head
+from ..schema.message import message, message_to_json
 from ..schema.records import COLLECTIVE_CODES
 from ..schema.terms import CollectiveKind
 from .base import Capture, Patches, Source
@@ -50,7 +51,8 @@ class GroupMaking:
             if name in makers:
                 self._patches.replace(owner, name, self._wrap(of_call))
         if missing := _MEETINGS.keys() - makers:
-            self._capture.recorder.annotate("group_making.missing", sorted(missing))
+            lacking = message("absent.name", name=", ".join(sorted(missing)))
+            self._capture.recorder.annotate("group_making.missing", message_to_json(lacking))
 
     def remove(self) -> None:
         """Restore what was wrapped."""

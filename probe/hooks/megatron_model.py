@@ -15,6 +15,8 @@ _OF_MODEL = (
 )
 """Attributes of a GPTModel that its configuration does not hold."""
 _MOST_WRAPPERS = 8
+"""DDP, half precision, compile and a framework's own; it also ends at wrappers that hold
+themselves."""
 
 
 def model_facts(keywords: Mapping[str, Any], dp: int) -> dict[str, Any]:

@@ -22,6 +22,8 @@ _CONFIGURATIONS = ("config", "model_config", "model_args")
 _MULTI_TOKEN = ("mtp", "nextn")
 """What names of such layers hold."""
 _MOST_WRAPPERS = 6
+"""One more than compile, FSDP, DDP and two of a framework; it also ends at wrappers that hold
+themselves."""
 
 Learn = Callable[[Mapping[str, Any]], None]
 

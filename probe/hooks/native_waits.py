@@ -16,9 +16,10 @@ from threading import get_ident
 from typing import Any
 
 from ..clock import now_ns
-from ..compat.torch_names import UnsupportedError
+from ..compat.absent import UnsupportedError
 from ..compat.works import calls_that_wait, functional_works, is_over, when_computed
 from ..cost import ONE_IN
+from ..schema.message import message_to_json
 from .base import Capture, Patches, Source
 from .waits import PendingWork, PendingWorks
 
@@ -106,8 +107,8 @@ class NativeWaits:
         """Wrap the calls that wait; backwards are wrapped with their spans."""
         try:
             self._outstanding = functional_works()
-        except UnsupportedError as reason:
-            self._capture.recorder.annotate("native_waits.missing", str(reason))
+        except UnsupportedError as error:
+            self._capture.recorder.annotate("native_waits.missing", message_to_json(error.reason))
             return
         self._capture.native_waits = self.around
         for owner, name in calls_that_wait():

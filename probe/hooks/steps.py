@@ -17,7 +17,7 @@ from threading import get_ident
 from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
-from ..compat.torch_names import UnsupportedError
+from ..compat.absent import lacks
 from ..schema.manifest import LED_ANEW_KEY
 from ..schema.terms import MemoryPhase, SpanKind
 from .base import Capture, Place
@@ -85,9 +85,7 @@ class StepHook:
         from torch.optim import optimizer
 
         if not hasattr(optimizer, "register_optimizer_step_post_hook"):
-            raise UnsupportedError(
-                "torch.optim.optimizer.register_optimizer_step_post_hook is missing"
-            )
+            raise lacks("torch.optim.optimizer.register_optimizer_step_post_hook")
         self._handles = [
             optimizer.register_optimizer_step_pre_hook(self._before),
             optimizer.register_optimizer_step_post_hook(self._after),

@@ -8,6 +8,7 @@ from ..recording.record_heads import NOT_CARRIED, carried
 from ..schema.terms import Direction
 
 _MOST = 1024
+"""More than any schedule has in flight: what is still here was never sent, and must not pile up."""
 
 
 class MessageTags:

@@ -1,4 +1,4 @@
-"""Who this process is in the job, and where its run directory is."""
+"""Who this process is in the job: its rank, its world, its run directory."""
 
 from __future__ import annotations
 

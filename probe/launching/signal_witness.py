@@ -19,6 +19,7 @@ _LOOK_S = 0.01
 _LOOKS = 25
 """A scheduler takes one process after the other."""
 _END_S = 1.0
+"""A killed process is gone at once; one that the kernel holds is left to it."""
 
 
 class Witness:

@@ -27,7 +27,7 @@ from ..schema.records import (
 )
 from ..schema.ring import RING_COPIED, RING_NAME, RingContents, read_ring
 from ..schema.segment import read_segment, segment_paths
-from .sources import source_of
+from .sources import reason_of, source_of
 from .step_detail import add_detail, numbers_present
 
 ATTEMPT = "attempt"
@@ -202,9 +202,9 @@ def _read_manifest(directory: Path, found: RankRecords) -> dict[str, Any] | None
 def _note_sources(manifest: Mapping[str, Any], found: RankRecords) -> None:
     """State which sources of the probe did not work, and why: the last word of an annotation says how."""
     annotations = manifest.get("annotations")
-    for key, text in sorted(annotations.items() if isinstance(annotations, dict) else ()):
+    for key, said in sorted(annotations.items() if isinstance(annotations, dict) else ()):
         name, _, word = str(key).rpartition(".")
-        source, reason = source_of(name), printable(str(text))
+        source, reason = source_of(name), reason_of(said)
         if not name:
             continue
         if word == "missing":

@@ -71,6 +71,7 @@ def open_recorder(
 
 
 _MOST = 4096
+"""Later calls push out earlier ones, which are counted."""
 
 
 class EarlyRecorder(NullRecorder):

@@ -24,6 +24,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLOCK_PAIRS_KEPT = 1024
 """Of longer runs they are thinned out from the middle: offset and drift need both ends."""
 _LOCK_TIMEOUT_S = 5.0
+"""On a file system that hangs the caller goes on, and it is counted."""
 
 
 class RankManifest:

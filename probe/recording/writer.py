@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 _NS_PER_S = 1_000_000_000
 _LOCK_TIMEOUT_S = 5.0
+"""On a file system that hangs the caller goes on, and it is counted."""
 _LOOK_S = 0.5
+"""How late a caller learns that the writer has died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

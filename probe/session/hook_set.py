@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..clock import now_ns
+from ..compat.absent import NotApplicableError, UnsupportedError, error_reason
 from ..compat.cuda_events import cuda_events
-from ..compat.torch_names import NotApplicableError, UnsupportedError, has_compiled
+from ..compat.torch_names import has_compiled
 from ..compat.uncompiled import leave_uncompiled
 from ..hooks.base import Capture, Hook
 from ..hooks.collective_times import CollectiveTimes
@@ -22,6 +23,7 @@ from ..hooks.pipeline import PipelineHook
 from ..hooks.steps import StepHook
 from ..hooks.tags import MessageTags
 from ..job.run_facts import RunFacts
+from ..schema.message import Message, message, message_to_json
 from ..schema.records import LEVEL_CODES
 from ..schema.terms import CaptureLevel
 from ..settings.config import level_reached, sources_of
@@ -72,7 +74,7 @@ class HookSet:
             capture, self._memory, (self._step_ended, at_border), (self._step_ends,)
         )
         self.level = CaptureLevel.STEPS
-        self.coverage: dict[str, str] = {}
+        self.coverage: dict[str, Message] = {}
         self._paused: list[str] | None = None
         self._resting: set[str] = set()
         self._is_left_uncompiled = False
@@ -92,7 +94,7 @@ class HookSet:
             if name not in self._recording:
                 self._install(name)
         missing = [name for name in sources_of(level) if name not in wanted]
-        self.coverage |= dict.fromkeys(missing, "not wanted")
+        self.coverage |= dict.fromkeys(missing, message("absent.not_wanted"))
         self.level = level_reached(self._recording, level)
         self._capture.level = LEVEL_CODES[self.level]
 
@@ -204,14 +206,14 @@ class HookSet:
         hook = self._installed[name] = self._make(name)
         try:
             hook.install()
-        except NotApplicableError as reason:
+        except NotApplicableError as error:
             self._remove(name)
-            self._capture.recorder.annotate(f"{name}.not_applicable", str(reason))
-        except UnsupportedError as reason:
-            self._without(name, str(reason))
+            self._capture.recorder.annotate(f"{name}.not_applicable", message_to_json(error.reason))
+        except UnsupportedError as error:
+            self._without(name, error.reason)
         except Exception as error:  # noqa: BLE001 - training must go on without this hook
             self._source.failed(error)
-            self._without(name, f"{type(error).__name__}: {error}")
+            self._without(name, error_reason(error))
         else:
             self.coverage.pop(name, None)
 
@@ -219,15 +221,15 @@ class HookSet:
         self._is_left_uncompiled = True
         try:
             leave_uncompiled(_PROBE)
-        except UnsupportedError as reason:
-            self._capture.recorder.annotate("uncompiled.missing", str(reason))
+        except UnsupportedError as error:
+            self._capture.recorder.annotate("uncompiled.missing", message_to_json(error.reason))
         except Exception as error:  # noqa: BLE001 - counted; the hooks work without it
             self._source.failed(error)
 
-    def _without(self, name: str, reason: str) -> None:
+    def _without(self, name: str, reason: Message) -> None:
         self._remove(name)
         self.coverage[name] = reason
-        self._capture.recorder.annotate(f"{name}.missing", reason)
+        self._capture.recorder.annotate(f"{name}.missing", message_to_json(reason))
         self._capture.recorder.count(f"{name}_unseen")
 
     def _remove(self, name: str) -> None:

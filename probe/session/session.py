@@ -122,7 +122,7 @@ class Session:
     @property
     def coverage(self) -> dict[str, str]:
         """Why a source does not record, by source; empty when all do that should."""
-        return self._hooks.coverage
+        return {name: str(reason) for name, reason in self._hooks.coverage.items()}
 
     @property
     def directory(self) -> Path | None:

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Protocol
 
-from ..compat.torch_names import UnsupportedError
+from ..compat.absent import UnsupportedError
 from ..safety.threads import deaf_threads
 
 

@@ -65,11 +65,6 @@ class ModelConfig:
             remedy=message("advice.llama"),
         )
 
-    @property
-    def kv_width(self) -> int:
-        """Return the width of the keys, which is that of the values."""
-        return self.hidden // self.heads * (self.kv_heads or self.heads)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
@@ -108,6 +103,7 @@ class DataConfig:
 _MOST_TIMEOUT_S = 1e9
 """Thirty years, which torch can still count in milliseconds."""
 _MOST_PACE_MS = 1e9
+"""Eleven days: more is a wrong unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

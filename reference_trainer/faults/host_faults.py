@@ -35,6 +35,7 @@ _HEAP_MOST = 4_000_000
 _CAUTION = 0.5
 """Part of the missing objects by which it grows at once: one slow collection must not overshoot."""
 _SMALLEST_PAGE = 4096
+"""Every page is touched once, else the kernel gives no memory."""
 
 
 def burn_cpu(cpu_ns: int) -> None:

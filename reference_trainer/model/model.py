@@ -34,6 +34,7 @@ from .moe import ExpertSplit, MoeMlp
 from .pace import PartRunner
 
 _INIT_STD = 0.02
+"""As in GPT-2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def _reading(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def begin(*arguments: object, **options: object) -> None:
         load_numpy_with_one_thread()
-        from meshscope.analyze.pandas_at_first_use import pandas_at_first_use
+        from meshscope.analyze.tables.pandas_at_first_use import pandas_at_first_use
 
         pandas_at_first_use()
         verb(*arguments, **options)

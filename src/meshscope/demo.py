@@ -28,9 +28,13 @@ from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import FindingKind
 
 RANKS = 8
+"""The least mesh with every axis: 2 x 2 x 2."""
 STEPS = 25
+"""Enough for an interval of a few per cent, in under two minutes."""
 WINDOW = 4
+"""Steps on and off in turn: short enough that several pairs fit, long enough to be seen."""
 DELAY_MS = 100
+"""For each pass: far above the noise of a shared machine."""
 RUN_ID = "demo"
 
 

@@ -24,7 +24,9 @@ _OF_LAUNCHERS = (
     "MASTER_PORT",
 )
 _SHOWN_OUTPUT = 4000
+"""Characters: a traceback, and a page of a log before it."""
 _END_S = 10.0
+"""After SIGTERM: ranks write their last records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

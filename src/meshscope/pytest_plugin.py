@@ -28,6 +28,7 @@ _MEANINGS = {
     "margin": "accepted loss of assert_no_slower_than: 0.01 is 1 %%",
 }
 _MOST_LINES = 200
+"""A summary of more scrolls the failures away."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

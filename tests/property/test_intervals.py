@@ -44,12 +44,6 @@ def test_intersect_and_subtract_partition_the_first_set(first, second):
     assert instants(only) == instants(first) - instants(second)
 
 
-@given(SETS, BOUND, BOUND)
-def test_gaps_are_the_complement_inside_the_window(intervals, start, end):
-    """Idle time would overlap busy time or leave a part of the window out."""
-    assert instants(iv.gaps(intervals, start, end)) == set(range(start, end)) - instants(intervals)
-
-
 @given(SETS, SETS)
 def test_covered_length_counts_the_covered_instants(intervals, queries):
     """The overlapped share of single events would be wrong."""

@@ -20,7 +20,9 @@ _LIBRARY = r"(?:^|[/\\])(?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/
 _CALLERS = 3
 """Functions of the program that are named beside the innermost one."""
 _MOST_FRAMES = 64
+"""Deeper stacks are recursions, whose ends say all."""
 _MOST_LENGTH = 300
+"""Longer names fill a report, and come from damage."""
 _MOST_LINE = 1 << 31
 
 

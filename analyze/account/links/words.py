@@ -1,46 +1,41 @@
-"""Phases, ways and faults of ports in words; rules and reports share them."""
+"""Phases and faults of ports as messages; rules and reports share them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...wording.words import counted, joined
+from ...wording.message import Message, message
+from ...wording.words import joined
 from .phases import Phase
 
-PHASES: dict[Phase | None, str] = {
-    Phase.GRADIENT_SUM: "in the gradient sum",
-    Phase.OPTIMIZER: "in the optimizer",
-    Phase.BACKWARD: "in the backward",
-    Phase.FORWARD: "in the forward",
-    Phase.WAITING: "while its ranks wait",
-    None: "over whole steps",
-}
-_FAULTS = {
-    "errors": "error",
-    "retries": "retransmission",
-    "link_downed": "link failure",
-    "congestion": "congestion notification",
-    "wait": "wait tick",
+PHASES: dict[Phase | None, Message] = {
+    Phase.GRADIENT_SUM: message("port_phase.gradient_sum"),
+    Phase.OPTIMIZER: message("port_phase.optimizer"),
+    Phase.BACKWARD: message("port_phase.backward"),
+    Phase.FORWARD: message("port_phase.forward"),
+    Phase.WAITING: message("port_phase.waiting"),
+    None: message("port_phase.whole_steps"),
 }
 UNKNOWN = {
-    "samples": "no samples of ports lie within the analysed steps; run the node agent",
-    "steps": "the capture has no step marks",
-    "clock": "steps have clocks of their own",
+    "samples": message("links.no_samples"),
+    "steps": message("links.no_steps"),
+    "clock": message("links.own_clocks"),
 }
 """Why nothing is known of the links, after a colon."""
 
 
-def way_words(direction: str) -> str:
-    """Return a direction as a verb.
-
-    >>> way_words("tx")
-    'sends'
-    """
-    return "sends" if direction == "tx" else "receives"
+def fault_messages(counts: Mapping[str, int]) -> list[Message]:
+    """Return the faults that a port counted, without those of which it has none."""
+    found = {
+        "errors": message("port_fault.errors", count=counts.get("errors")),
+        "retries": message("port_fault.retries", count=counts.get("retries")),
+        "link_downed": message("port_fault.link_downed", count=counts.get("link_downed")),
+        "congestion": message("port_fault.congestion", count=counts.get("congestion")),
+        "wait": message("port_fault.wait", count=counts.get("wait")),
+    }
+    return [said for name, said in found.items() if counts.get(name)]
 
 
 def fault_words(counts: Mapping[str, int]) -> str:
     """Return counts of faults: ``3 errors and 1 link failure``."""
-    return joined(
-        [counted(counts[name], noun) for name, noun in _FAULTS.items() if counts.get(name)]
-    )
+    return joined(list(map(str, fault_messages(counts))))

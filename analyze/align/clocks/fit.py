@@ -1,4 +1,4 @@
-"""How one clock maps to another, by robust fits to two kinds of evidence, and sets of clocks with one time."""
+"""How clocks map to one another: robust fits to two kinds of evidence, joined into sets with one time."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import MESH_AXES
 from meshscope.probe.schema.terms import Axis
 
-from ...tables.toml_file import read_toml
+from ...tables.toml_file import only_known, read_toml, table_of
 from ...tables.trace import Card, Machine
 from ...wording.message import message
 from .stated import StatedGroup, StatedTopology
@@ -56,7 +56,9 @@ from .stated_job import read_job
 _HOST_FIELDS = ("name", "ranks", "sockets", "nic")
 _CARD_FIELDS = ("name", "socket", "gbit_per_s", "ranks")
 _MOST_SOCKETS = 64
+"""Above every machine that exists: what is larger is a typing error."""
 _MOST_GBIT = 1e5
+"""A hundred times the fastest card: what is larger has another unit."""
 _BITS = 8
 
 
@@ -76,7 +78,7 @@ def read_hosts(content: Mapping[str, object], path: Path) -> tuple[Machine, ...]
 
 
 def _host(table: Mapping[str, object], where: str) -> Machine:
-    _only_known(table, _HOST_FIELDS, where)
+    only_known(table, _HOST_FIELDS, where)
     ranks = _ranks_of_host(table.get("ranks"), f"{where}.ranks")
     given = table.get("sockets", [])
     if not isinstance(given, list):
@@ -98,7 +100,7 @@ def _host(table: Mapping[str, object], where: str) -> Machine:
 
 
 def _card(table: Mapping[str, object], of_host: tuple[int, ...], where: str) -> Card:
-    _only_known(table, _CARD_FIELDS, where)
+    only_known(table, _CARD_FIELDS, where)
     socket, speed = table.get("socket"), table.get("gbit_per_s")
     if socket is not None and (type(socket) is not int or not 0 <= socket < _MOST_SOCKETS):
         raise ConfigError(
@@ -189,9 +191,10 @@ def load_topology(path: Path) -> StatedTopology:
             names the field and the remedy.
     """
     content, raw = read_toml(path, remedy=message("advice.topology"))
-    _only_known(content, _SECTIONS, str(path))
-    layout = _table(content, "layout", path)
-    kernels = _table(content, "kernels", path)
+    only_known(content, _SECTIONS, str(path))
+    layout, kernels = (table_of(content, name, path) for name in ("layout", "kernels"))
+    only_known(layout, _LAYOUT_FIELDS, f"{path}: layout")
+    only_known(kernels, _KERNEL_FIELDS, f"{path}: kernels")
     groups = content.get("group", [])
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise ConfigError(
@@ -220,34 +223,6 @@ def load_topology(path: Path) -> StatedTopology:
             remedy=message("advice.layout_table"),
         )
     return stated
-
-
-def _only_known(table: Mapping[str, object], known: Iterable[str], where: str) -> None:
-    """Refuse fields that nobody would read: a misspelt one must not pass in silence.
-
-    Raises:
-        ConfigError: There is one.
-    """
-    unknown = sorted(set(table) - set(known))
-    if unknown:
-        raise ConfigError(
-            message("refused.unknown_field", name=unknown[0]),
-            where=where,
-            remedy=message("advice.use", known=list(known)),
-        )
-
-
-def _table(content: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
-    table = content.get(name, {})
-    if not isinstance(table, dict):
-        raise ConfigError(
-            message("refused.no_table"),
-            where=f"{path}: {name}",
-            remedy=message("advice.write_above", name=name),
-        )
-    known = _LAYOUT_FIELDS if name == "layout" else _KERNEL_FIELDS
-    _only_known(table, known, f"{path}: {name}")
-    return table
 
 
 def _sizes(layout: Mapping[str, object], where: str) -> dict[str, int]:
@@ -293,7 +268,7 @@ def _order(layout: Mapping[str, object], where: str) -> str | None:
 
 
 def _group(group: Mapping[str, object], where: str) -> StatedGroup:
-    _only_known(group, _GROUP_FIELDS, where)
+    only_known(group, _GROUP_FIELDS, where)
     group_id, axis = group.get("id"), group.get("axis")
     if isinstance(group_id, int) and not isinstance(group_id, bool):
         group_id = str(group_id)

@@ -20,6 +20,7 @@ from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import ScheduleKind
 
 from ...formulas.planning.model_file import read_arguments
+from ...tables.toml_file import only_known, table_of
 from ...wording.message import message
 
 _SWITCHES = (
@@ -148,7 +149,7 @@ def read_job(content: Mapping[str, object], path: Path) -> StatedJob:
     Raises:
         ConfigError: A field is unknown or wrong, or a file that they name cannot be read.
     """
-    model, training = (_table(content, name, path) for name in ("model", "training"))
+    model, training = (table_of(content, name, path) for name in ("model", "training"))
     files: list[Path] = []
     arguments: dict[str, object] = {}
     description = None
@@ -156,17 +157,6 @@ def read_job(content: Mapping[str, object], path: Path) -> StatedJob:
         description, arguments = _model(model, path, files)
     known = {**_of_megatron(arguments), **_checked(training, f"{path}: training")}
     return StatedJob(model=description, training=known, arguments=arguments, files=tuple(files))
-
-
-def _table(content: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
-    table = content.get(name, {})
-    if not isinstance(table, dict):
-        raise ConfigError(
-            message("refused.no_table"),
-            where=f"{path}: {name}",
-            remedy=message("advice.write_above", name=name),
-        )
-    return table
 
 
 def _model(
@@ -223,13 +213,7 @@ def _of_megatron(arguments: Mapping[str, object]) -> dict[str, object]:
 
 
 def _checked(table: Mapping[str, object], where: str) -> dict[str, object]:
-    unknown = sorted(set(table) - set(_TRAINING))
-    if unknown:
-        raise ConfigError(
-            message("refused.unknown_field", name=unknown[0]),
-            where=where,
-            remedy=message("advice.use", known=list(_TRAINING)),
-        )
+    only_known(table, _TRAINING, where)
     return {name: _field(name, value, f"{where}.{name}") for name, value in table.items()}
 
 

@@ -1,4 +1,4 @@
-"""What counts as slow, and how often a healthy job may be blamed."""
+"""The bounds of the detection: what counts as slow, at which rate of false alarms."""
 
 from __future__ import annotations
 

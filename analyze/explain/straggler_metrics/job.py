@@ -65,7 +65,6 @@ def _scalar(value: str) -> object:
 
 Columns = dict[str, npt.NDArray[Any]]
 
-_MOST_NAMED = 5
 _PLACE = ("dp_rank", "stage", "rank")
 _NATURAL = (*_PLACE, "step", "seq_id")
 _COUNTED = ("stage", "seq_id")

@@ -1,4 +1,4 @@
-"""Why recorded volumes differ from the formulas: the one reason whose algebra fits, and its words."""
+"""Why recorded volumes differ from the formulas: the one reason whose algebra fits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import StrEnum
 from meshscope.probe.schema.terms import Axis
 
 from ...formulas.planning.job import PlannedJob, Recompute
+from ...wording.message import Message, message
 from .job import Unknown
 
 MOST_APART = 0.02
@@ -114,55 +115,53 @@ def _not_expected(pair: Pair) -> ReasonCode | None:
     return ReasonCode.BROADCASTS if pair.kind == "broadcast" else ReasonCode.NOT_EXPECTED
 
 
-_KINDS = {"all_reduce": "all-reduces", "all_gather": "all-gathers", "send": "sends"}
-_TYPES = {1: "8-bit types", 2: "bf16 or fp16", 4: "fp32", 8: "64-bit types"}
 _LIKELY = {
-    ReasonCode.NOT_SEEN: "the probe did not see it, or the job does not do it",
-    ReasonCode.BROADCASTS: "module buffers or settings are broadcast in every step",
-    ReasonCode.NOT_EXPECTED: "the formulas have no such operation on this axis",
-    ReasonCode.EARLY_STOP: "recomputation skips the last sum of each layer",
-    ReasonCode.RING_RETURN: "gradients of keys and values make one more hop",
-    ReasonCode.OTHER_FORM: "another form of context parallelism than the ring; no formula",
-    ReasonCode.UNEXPLAINED: "no known reason fits",
+    ReasonCode.NOT_SEEN: message("volume.not_seen"),
+    ReasonCode.BROADCASTS: message("volume.broadcasts"),
+    ReasonCode.NOT_EXPECTED: message("volume.not_expected"),
+    ReasonCode.EARLY_STOP: message("volume.early_stop"),
+    ReasonCode.RING_RETURN: message("volume.ring_return"),
+    ReasonCode.OTHER_FORM: message("volume.other_form"),
+    ReasonCode.UNEXPLAINED: message("volume.unexplained"),
+}
+_TYPES = {
+    1: message("volume.bits8"),
+    2: message("volume.bits16"),
+    4: message("volume.bits32"),
+    8: message("volume.bits64"),
 }
 UNKNOWN = {
-    Unknown.LAYOUT: "the layout is unknown. State it in a topology file",
-    Unknown.MODEL: "the model's shape is unknown. State [model] in a topology file",
-    Unknown.BATCH: "microbatches or tokens per step are unknown. State [training] in a topology file",
-    Unknown.SETTINGS: "model, layout and schedule do not fit each other",
-    Unknown.RECORDS: "no step was recorded with its single operations",
+    Unknown.LAYOUT: message("volume.unknown_layout"),
+    Unknown.MODEL: message("volume.unknown_model"),
+    Unknown.BATCH: message("volume.unknown_batch"),
+    Unknown.SETTINGS: message("volume.unfit_settings"),
+    Unknown.RECORDS: message("volume.no_records"),
 }
 """Why nothing is expected of a run, after a colon."""
 REMEDIES = {
-    ReasonCode.BROADCASTS: "Pass broadcast_buffers=False to DDP, or broadcast at the start only",
-    ReasonCode.DTYPE: "Check the type of gradients and of reductions (DDP hook, reduce_dtype)",
-    ReasonCode.EVERY_MICROBATCH: "Reduce once per step: no_sync() around all microbatches but the last",
-    ReasonCode.MORE_PER_LAYER: "Check each layer for a sum that is done twice, and what is recomputed",
-    ReasonCode.SMALL_BUCKETS: "Raise the bucket size (bucket_cap_mb), or wrap larger modules",
+    ReasonCode.BROADCASTS: message("communication_volume.remedy_broadcasts"),
+    ReasonCode.DTYPE: message("communication_volume.remedy_type"),
+    ReasonCode.EVERY_MICROBATCH: message("communication_volume.remedy_microbatches"),
+    ReasonCode.MORE_PER_LAYER: message("communication_volume.remedy_layers"),
+    ReasonCode.SMALL_BUCKETS: message("communication_volume.remedy_buckets"),
 }
 """What to do about a reason that is a fault."""
 
 
-def kind_label(kind: str) -> str:
-    """Return an operation in the plural: ``all-reduces``."""
-    return _KINDS.get(
-        kind, kind.replace("_", "-").replace("all-to-all", "all-to-all exchange") + "s"
-    )
-
-
-def reason_text(
+def reason_message(
     code: ReasonCode, kind: str, amount: float | None, element_bytes: int | None
-) -> str:
+) -> Message:
     """Return the likely reason of a difference, as a clause."""
-    number = 0.0 if amount is None else amount
+    number = round(amount or 0.0)
     if code is ReasonCode.DTYPE:
-        return f"as many elements, sent in {_TYPES.get(element_bytes or 0, 'another type')}"
+        type_of = _TYPES.get(element_bytes or 0, message("volume.other_type"))
+        return message("volume.type", type=type_of)
     if code is ReasonCode.EVERY_MICROBATCH:
-        return f"reduced in each of {number:.0f} microbatches instead of once"
+        return message("volume.every_microbatch", microbatches=number)
     if code is ReasonCode.MORE_PER_LAYER:
-        return f"{number:.0f} more {kind_label(kind)} per layer and microbatch"
+        return message("volume.more_per_layer", count=number, kind=kind)
     if code is ReasonCode.FEWER_PER_LAYER:
-        return f"{number:.0f} fewer {kind_label(kind)} per layer and microbatch"
+        return message("volume.fewer_per_layer", count=number, kind=kind)
     if code is ReasonCode.SMALL_BUCKETS:
-        return f"{number:,.0f} operations per pass: a bucket for each weight tensor"
+        return message("volume.small_buckets", count=number)
     return _LIKELY[code]

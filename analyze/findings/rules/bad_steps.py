@@ -55,11 +55,6 @@ class BadSteps:
         return {"steps": [self.steps[0], self.steps[-1]]}
 
     @property
-    def suffix(self) -> str:
-        """Return what to add to a claim: the steps, or nothing where they are all."""
-        return "" if self.are_all else f", {self.words}"
-
-    @property
     def part(self) -> Message | None:
         """Return which part of a cause these steps hold, and when; None where they are all."""
         if self.are_all:
@@ -83,11 +78,6 @@ class BadSteps:
         return after > self.longest_break
 
     @property
-    def share_suffix(self) -> str:
-        """Return ``part`` as text, for sentences that are not in the catalogue yet."""
-        return "" if self.part is None else f", {self.part}"
-
-    @property
     def message(self) -> Message:
         """Return when: ``in step 5``, ``in steps 3, 9 and 12-15``, ``in every 10th step``."""
         if self.analysed == (WHOLE_CAPTURE,):
@@ -103,11 +93,6 @@ class BadSteps:
             many = {"bad": len(self.steps), "analysed": len(self.analysed)}
             return message("steps.many", first=first, last=last, **many)
         return message("steps.runs", runs=runs)
-
-    @property
-    def words(self) -> str:
-        """Return the same as text, for sentences that are not in the catalogue yet."""
-        return str(self.message)
 
     @property
     def runs(self) -> list[list[int]]:

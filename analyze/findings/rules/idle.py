@@ -30,7 +30,7 @@ from ...explain.run_account import Account
 from ...tables.classes import STALLS
 from ...tables.results import Finding
 from ...tables.trace import Trace
-from ...wording.message import Message, Text, message
+from ...wording.message import Message, message
 from .grading import MIN_COST, severity
 from .host import MIN_STALL
 
@@ -115,7 +115,7 @@ REMAINDER_WORDS = IdleWords(
 )
 
 
-def evidence_of(report: IdleReport, cause: str) -> Iterator[Text]:
+def evidence_of(report: IdleReport, cause: str) -> Iterator[Message]:
     """Yield what was measured of one cause, numbers first."""
     if len(report.by_rank) > 1:
         yield _by_rank(report.by_rank[cause].sort_values())
@@ -181,7 +181,7 @@ def idle_devices(account: Account) -> Iterator[Finding]:
     yield from _by_cause(report, cost, where)
 
 
-def _by_cause(report: IdleReport, cost: float, where: tuple[Text, ...]) -> Iterator[Finding]:
+def _by_cause(report: IdleReport, cost: float, where: tuple[Message, ...]) -> Iterator[Finding]:
     """Yield a finding for each cause that is worth one, and one for all others together."""
     total = sum(report.frac.values())
     scale = min(1.0, cost / total) if total else 0.0
@@ -209,7 +209,7 @@ def _by_cause(report: IdleReport, cost: float, where: tuple[Text, ...]) -> Itera
 
 
 def _finding(
-    kind: FindingKind, words: IdleWords, cause: str, cost: float, evidence: tuple[Text, ...]
+    kind: FindingKind, words: IdleWords, cause: str, cost: float, evidence: tuple[Message, ...]
 ) -> Finding:
     return Finding(
         kind=kind,

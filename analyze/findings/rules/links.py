@@ -13,16 +13,20 @@ from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Cause, Finding
 from ...wording.message import Message, message
-from ...wording.quantities import percent
-from ...wording.words import axis_label, class_label
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, relief_words, severity
 from .link_ends import Way, known_interfaces, shortage_of_like, slow_way
 from .link_rates import rates_without_ceiling
-from .starved import CONFIDENCE, REMEDY, starved_ends
+from .starved import CONFIDENCE, starved_ends
 
 MIN_EXPOSED = 0.03
 """Share of the step from which exposed transfers of an axis are worth a finding."""
+_REMEDIES = {
+    Axis.DP.value: message("exposed_communication.remedy_dp"),
+    Axis.TP.value: message("exposed_communication.remedy_tp"),
+    Axis.EP.value: message("exposed_communication.remedy_ep"),
+    Axis.PP.value: message("exposed_communication.remedy_pp"),
+}
 
 
 def exposed_communication(account: Account) -> Iterator[Finding]:
@@ -37,24 +41,29 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             severity=severity(cost),
             where={"axis": axis.value, **when.where},
             steps=when.steps,
-            claim=f"Transfers on the {axis_label(axis.value)} axis that no compute hides take {percent(cost)} of the step"
-            f"{when.share_suffix}",
+            claim=_exposed_claim(axis, cost, when),
             cost_frac=cost,
             removal_gain_frac=None,
             confidence=0.8,
             evidence=(
-                f"{class_label(name)}: {cost * account.windows.mean_ns / 1e6:.2f} ms per step, "
-                f"{when.words}",
+                _measured(account, name, cost, when),
                 *rates_without_ceiling(account, axis.value),
             ),
-            remedy={
-                Axis.DP: "Overlap gradient reduction with the backward pass; larger buckets; compress",
-                Axis.TP: "Keep the group inside one node; sequence parallelism with overlapped collectives",
-                Axis.EP: "Overlap the exchange of tokens with other compute (shared experts, another "
-                "microbatch); keep experts of one group inside a node; fewer tokens or narrower types on the wire",
-                Axis.PP: "Overlap sends and receives with compute; fewer, larger microbatches",
-            }.get(axis, "Overlap it with compute, or send less"),
+            remedy=_REMEDIES.get(axis.value, message("exposed_communication.remedy")),
         )
+
+
+def _measured(account: Account, name: str, cost: float, when: BadSteps) -> Message:
+    cost_ns = cost * account.windows.mean_ns
+    if not account.windows.has_marks:
+        return message("exposed_communication.in_all", name=name, cost_ns=cost_ns)
+    return message("exposed_communication.measured", name=name, cost_ns=cost_ns, when=when.message)
+
+
+def _exposed_claim(axis: Axis, cost: float, when: BadSteps) -> Message:
+    if when.part is None:
+        return message("exposed_communication.claim", axis=axis.value, cost=cost)
+    return message("exposed_communication.claim_when", axis=axis.value, cost=cost, part=when.part)
 
 
 def slow_links(account: Account) -> Iterator[Finding]:
@@ -79,8 +88,13 @@ def slow_links(account: Account) -> Iterator[Finding]:
             severity=severity(cause.removal_gain_frac),
             where={**cause.where, **({} if way is None else {"host": way.source}), **when.where},
             steps=when.steps,
-            claim=f"Transfers on {place} of the {axis_label(cause.where['axis'])} axis take "
-            f"{own.ratio:.1f} x as long {_against(own, when)}",
+            claim=message(
+                "slow_link.claim",
+                place=place,
+                axis=cause.where["axis"],
+                ratio=own.ratio,
+                against=_against(own, when),
+            ),
             cost_frac=cause.share_frac,
             removal_gain_frac=cause.removal_gain_frac,
             confidence=CONFIDENCE if is_starved else 0.7,
@@ -92,13 +106,16 @@ def slow_links(account: Account) -> Iterator[Finding]:
                 *relief_words(cause, account.windows.step_time_ns),
                 *(starved if like is None else [like]),
             ),
-            remedy=(REMEDY if is_starved else "")
-            + f"Check the hardware path of {place}{_from_to(way)}: errors, congestion, placement",
+            remedy=_remedy(place, way, is_starved=is_starved),
         )
 
 
-def _from_to(way: Way | None) -> str:
-    return "" if way is None else f" from host {way.source} to host {way.target}"
+def _remedy(place: Message, way: Way | None, *, is_starved: bool) -> Message:
+    then = message("slow_link.remedy", place=place)
+    if way is not None:
+        hosts = {"source": way.source, "target": way.target}
+        then = message("slow_link.remedy_way", place=place, **hosts)
+    return message("crowded.remedy_then", then=then) if is_starved else then
 
 
 def _ends(account: Account, own: Degraded) -> list[int]:
@@ -147,31 +164,27 @@ def _slow_steps(account: Account, own: Degraded, cause: Cause) -> BadSteps:
     return bad_steps(account.windows, beyond, cause.worth_frac)
 
 
-def _against(own: Degraded, when: BadSteps) -> str:
-    """Say what a place is slow against, and when."""
-    steps = when.words
+def _against(own: Degraded, when: BadSteps) -> Message:
+    """Return what a place is slow against, and when."""
+    steps = when.message
     if when.are_all and own.step_frac < 1:
         # Its slow steps are more than chance, but nothing sets them apart one by one.
-        steps = f"in {percent(own.step_frac, 0)} of the steps"
+        steps = message("slow_link.in_share", share=own.step_frac)
     if own.is_alone:
-        return f"{steps} as in the rest"
-    return f"as on the others {steps}"
+        return message("slow_link.against_rest", when=steps)
+    return message("slow_link.against_others", when=steps)
 
 
-def _evidence(own: Degraded, place: str) -> str:
+def _evidence(own: Degraded, place: Message) -> Message:
     if own.is_alone:
-        return (
-            f"the steps of {place} are of two kinds with nothing between them, {percent(own.step_frac, 0)} of them slow; "
-            "it is compared with its own others"
-        )
+        return message("slow_link.two_kinds", place=place, share=own.step_frac)
     if own.step_frac == 1:
-        return f"median wire time of {place} is {own.ratio:.2f} x that of similar transfers"
-    return (
-        f"in {percent(own.step_frac, 0)} of the steps the wire time of {place} is, on average, "
-        f"{own.ratio:.2f} x the median of similar transfers"
-    )
+        return message("slow_link.median", place=place, ratio=own.ratio)
+    return message("slow_link.on_average", place=place, ratio=own.ratio, share=own.step_frac)
 
 
-def _place(cause: Cause) -> str:
+def _place(cause: Cause) -> Message:
     where = cause.where
-    return f"link {where['link']}" if "link" in where else f"group {where['group_id']}"
+    if "link" in where:
+        return message("slow_wire.link", link=where["link"])
+    return message("slow_link.of_group", group_id=where["group_id"])

@@ -22,8 +22,8 @@ from ...explain.memory.headroom import Headroom, Range, headroom
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...tables.trace import Trace
-from ...wording.quantities import percent
-from ...wording.words import counted, is_missing
+from ...wording.message import Message, message
+from ...wording.words import is_missing
 from .memory_stages import heavy_stages, uneven_stages
 
 
@@ -45,14 +45,10 @@ def headroom_findings(
     if fullest is None and room is None:
         return
     stage = fullest if fullest is not None else room.stage if room is not None else -1
-    claim = (
-        f"Stage {stage} uses {percent(full or 0.0, 0)} of its memory" if fullest is not None else ""
-    )
+    claim = message("memory_headroom.claim_full", stage=stage, share=full or 0.0)
     if room is not None and fullest is None:
-        claim = (
-            f"Stage {room.stage} runs out of memory first: microbatches of "
-            f"{_interval(room.microbatch_size)} sequences fit"
-        )
+        size = _interval(room.microbatch_size)
+        claim = message("memory_headroom.claim_first", stage=room.stage, size=size)
     yield Finding(
         kind=FindingKind.MEMORY_HEADROOM,
         severity=Severity.WARNING if fullest is not None else Severity.INFO,
@@ -61,42 +57,42 @@ def headroom_findings(
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.9 if fullest is not None else 0.8,
-        evidence=tuple(_evidence(room, full)),
-        remedy="Move layers, recompute activations on that stage, or split embedding and head"
+        evidence=tuple(_evidence(room, full, is_full=fullest is not None)),
+        remedy=message("memory_headroom.remedy_full")
         if fullest is not None
-        else "Raise the size only up to the sure end of the interval, or move layers first",
+        else message("memory_headroom.remedy_first"),
     )
 
 
-def _evidence(room: Headroom | None, full: float | None) -> Iterator[str]:
-    if full is not None:
-        yield f"the fullest stage uses {percent(full, 0)} of its capacity"
+def _evidence(room: Headroom | None, full: float | None, *, is_full: bool) -> Iterator[Message]:
+    if full is not None and not is_full:
+        yield message("memory_headroom.fullest", share=full)
     if room is None:
         return
     size, length = room.microbatch_size, room.seq_len
-    yield f"stage {room.stage} runs out first"
-    yield f"largest microbatch: {_interval(size)} sequences (now {size.now})"
-    yield f"longest sequence: {_interval(length)} tokens (now {length.now:,})"
+    if is_full:
+        yield message("memory_headroom.first", stage=room.stage)
+    yield message("memory_headroom.microbatch", size=_interval(size), now=size.now)
+    yield message("memory_headroom.sequence", size=_interval(length), now=length.now)
 
 
-def _interval(found: Range) -> str:
+def _interval(found: Range) -> Message:
     """Return the largest size, from the one that surely fits to the one that may."""
     if found.surely == found.at_most:
-        return f"{found.surely:,}"
-    return f"{found.surely:,} to {found.at_most:,}"
+        return message("memory_headroom.exactly", size=found.surely)
+    return message("memory_headroom.between", low=found.surely, high=found.at_most)
 
 
 MIN_RATIO = 1.3
 NEARLY_FULL = 0.92
-_GIB = 1 << 30
 _MOST_RANKS = 8
 """Ranks that have a finding each."""
 _REMEDIES = {
-    "parameters": "Shard the parameters over more ranks, or split the model",
-    "gradients": "Shard the gradients, or free them as they are reduced",
-    "optimizer": "Shard the state of the optimizer, or keep it in a smaller type",
-    "activations": "Recompute activations, or make microbatches smaller",
-    "other": "Look in the file for what allocates it",
+    "parameters": message("memory_headroom.remedy_parameters"),
+    "gradients": message("memory_headroom.remedy_gradients"),
+    "optimizer": message("memory_headroom.remedy_optimizer"),
+    "activations": message("memory_headroom.remedy_activations"),
+    "other": message("memory_headroom.remedy_other"),
 }
 
 
@@ -127,24 +123,25 @@ def out_of_memory(trace: Trace) -> Iterator[Finding]:
         capacity = int(last["reserved_bytes"]) + int(last["free_bytes"])
         unused = int(last["reserved_bytes"]) - int(last["allocated_bytes"])
         evidence = [
-            f"asked for {_gib(last['size_bytes'])}; free on the device {_gib(last['free_bytes'])}",
-            f"reserved {_gib(last['reserved_bytes'])}, of which {_gib(last['allocated_bytes'])} were in use and "
-            f"{_gib(unused)} were not",
-            f"capacity for this process: reserved and free together, {_gib(capacity)}",
+            message("out_of_memory.asked", size=last["size_bytes"], free=last["free_bytes"]),
+            message(
+                "out_of_memory.reserved",
+                reserved=last["reserved_bytes"],
+                used=last["allocated_bytes"],
+                unused=unused,
+            ),
+            message("out_of_memory.capacity", capacity=capacity),
         ]
         if last["place"]:
-            evidence.append(f"asked by {last['place']}")
-        remedy = "Make microbatches smaller, recompute activations, or shard more; look at the peak by category"
+            evidence.append(message("out_of_memory.asked_by", place=last["place"]))
+        remedy = message("out_of_memory.remedy")
         if unused >= int(last["size_bytes"]):
-            remedy = (
-                "Memory is fragmented: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and use fewer "
-                "different sizes"
-            )
+            remedy = message("out_of_memory.remedy_fragmented")
         yield Finding(
             kind=FindingKind.MEMORY_HEADROOM,
             severity=Severity.CRITICAL,
             where={"rank": int(str(rank))},
-            claim=f"Rank {rank} ran out of memory: {counted(len(own), 'allocation')} failed",
+            claim=message("out_of_memory.claim", rank=int(str(rank)), failed=len(own)),
             cost_frac=None,
             removal_gain_frac=None,
             confidence=1.0,
@@ -152,10 +149,6 @@ def out_of_memory(trace: Trace) -> Iterator[Finding]:
             remedy=remedy,
             cause="out_of_memory",
         )
-
-
-def _gib(size: Any) -> str:
-    return f"{int(size) / _GIB:.2f} GiB"
 
 
 def fullest_rank(trace: Trace) -> Iterator[Finding]:
@@ -173,28 +166,24 @@ def fullest_rank(trace: Trace) -> Iterator[Finding]:
     known = {name: int(size) for name, size in sizes.items() if not is_missing(size)}
     evidence = []
     if known:
-        parts = sorted(known.items(), key=lambda pair: -pair[1])
-        listed = ", ".join(f"{name} {size / _GIB:.2f} GiB" for name, size in parts if size)
-        evidence.append(f"when most was allocated: {listed}")
+        sizes_of = sorted(known.items(), key=lambda pair: -pair[1])
+        parts = [message("memory.part", name=name, size=size) for name, size in sizes_of if size]
+        evidence.append(message("memory_headroom.when_most", parts=parts))
         unknown = int(str(sample["allocated_bytes"])) - sum(known.values())
         if unknown > 0:
-            evidence.append(f"{unknown / _GIB:.2f} GiB have no stack: what they are for is unknown")
-    evidence += _reserved_words(sample)
+            evidence.append(message("memory_headroom.no_stack", size=unknown))
+    evidence += _not_in_use(sample)
     if len(peaks) > 1:
         others = float(np.median(peaks.drop(rank)))
-        evidence.append(
-            f"the median of the other {len(peaks) - 1} ranks is {others / _GIB:.2f} GiB"
-        )
+        evidence.append(message("memory_headroom.median", ranks=len(peaks) - 1, size=others))
     if frame["capacity_bytes"].isna().all():
-        evidence.append(
-            "what the device has is not in the capture, so how full it was is not known"
-        )
+        evidence.append(message("memory_headroom.no_capacity"))
     largest = max(known, key=lambda name: known[name]) if known else "other"
     yield Finding(
         kind=FindingKind.MEMORY_HEADROOM,
         severity=Severity.INFO,
         where={"rank": rank},
-        claim=f"Rank {rank} has the highest peak of memory, {peaks[rank] / _GIB:.2f} GiB",
+        claim=message("memory_headroom.claim_highest", rank=rank, peak=int(peaks[rank])),
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.9,
@@ -203,13 +192,16 @@ def fullest_rank(trace: Trace) -> Iterator[Finding]:
     )
 
 
-def _reserved_words(sample: Any) -> Iterator[str]:
-    """Say what the allocator held beyond what was in use, where that is a tenth or more."""
+def _not_in_use(sample: Any) -> Iterator[Message]:
+    """Yield what the allocator held beyond what was in use, where that is a tenth or more."""
     if is_missing(sample["reserved_bytes"]):
         return
     reserved, allocated = int(sample["reserved_bytes"]), int(sample["allocated_bytes"])
-    if reserved - allocated >= 0.1 * reserved > 0:
-        yield (
-            f"reserved {_gib(reserved)}: {_gib(reserved - allocated)} ({percent((reserved - allocated) / reserved, 0)}) "
-            "were held and not in use, by fragmentation or after a higher peak"
+    unused = reserved - allocated
+    if unused >= 0.1 * reserved > 0:
+        yield message(
+            "memory_headroom.not_in_use",
+            reserved=reserved,
+            unused=unused,
+            share=unused / reserved,
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,8 +21,8 @@ from ...formulas.planning.terms import Category
 from ...formulas.schedules import SCHEDULES, rank_of_last_stage
 from ...tables.results import Finding
 from ...tables.trace import Trace
-from ...wording.quantities import percent, percent_change
-from ...wording.words import counted, is_missing
+from ...wording.message import Message, message
+from ...wording.words import is_missing
 
 MIN_STAGE_RATIO = 1.2
 """From which a stage stands out: a larger excess than unequal layers make."""
@@ -49,7 +51,7 @@ def heavy_stages(
             continue
         reasons, remedy = _reasons(one, trace, expected)
         evidence = [
-            f"{_gib(one.held_bytes)} held, {_gib(one.expected_bytes)} expected by the other stages",
+            message("memory_imbalance.held", held=one.held_bytes, expected=one.expected_bytes),
             *reasons,
             *_falling(one, trace),
             *_beside_formulas(by_stage, one.stage),
@@ -58,7 +60,7 @@ def heavy_stages(
             kind=FindingKind.MEMORY_IMBALANCE,
             severity=Severity.WARNING,
             where={"stage": one.stage},
-            claim=f"Stage {one.stage} holds {one.ratio:.2f} x the memory that the other stages lead to expect",
+            claim=message("memory_imbalance.claim", stage=one.stage, ratio=one.ratio),
             cost_frac=None,
             removal_gain_frac=None,
             confidence=0.8,
@@ -89,22 +91,20 @@ def uneven_stages(
     Where memory falls with the microbatches in flight, the schedule is its cause.
     """
     stage, ratio = uneven
-    evidence: tuple[str, ...] = (
-        () if full is None else (f"the fullest stage uses {percent(full, 0)} of its capacity",)
-    )
-    remedy = "Move layers to other stages, recompute activations there, or shard embedding and head"
+    evidence = () if full is None else (message("memory_headroom.fullest", share=full),)
+    remedy = message("memory_imbalance.remedy")
     cause: str | None = None
     lines = stage_excess(by_stage, in_flight(trace))
     falls = list(_falling(lines[0], trace)) if lines else list(_two_stages(by_stage, trace))
     if falls:
         evidence = (*evidence, *falls)
-        remedy = "Recompute activations on the early stages, or use a schedule with fewer in flight"
+        remedy = message("memory_imbalance.remedy_schedule")
         cause = "schedule"
     return Finding(
         kind=FindingKind.MEMORY_IMBALANCE,
         severity=Severity.WARNING if (full or 0) > MOST_LIKELY else Severity.INFO,
         where={"stage": stage},
-        claim=f"Stage {stage} holds {ratio:.2f} x the memory of the median of the other stages",
+        claim=message("memory_imbalance.claim_median", stage=stage, ratio=ratio),
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.9,
@@ -114,126 +114,139 @@ def uneven_stages(
     )
 
 
-def _falling(one: StageExcess, trace: Trace) -> Iterator[str]:
+def _falling(one: StageExcess, trace: Trace) -> Iterator[Message]:
     """Say that memory falls over the stages with the microbatches in flight."""
-    if one.bytes_per_stage >= -_LEAST_BYTES:
+    fall = -one.bytes_per_stage
+    if fall <= _LEAST_BYTES:
         return
     held, name = in_flight(trace), schedule_of(trace)
-    fall = f"memory falls by {_gib(-one.bytes_per_stage)} a stage"
     if held is None or name is None:
-        yield f"{fall}, as in 1F1B, which holds the activations of p - stage microbatches"
+        yield message("memory_imbalance.falls", fall=fall)
         return
-    counts = ", ".join(f"{count:g}" for count in held[:_MOST_COUNTS])
-    rule = (
-        "p - stage microbatches"
-        if name == ScheduleKind.ONE_F_ONE_B
-        else "its microbatches in flight"
-    )
-    yield f"{fall}: {name} holds the activations of {rule}"
-    yield f"in flight by stage: {counts}{' …' if len(held) > _MOST_COUNTS else ''}"
+    if name == ScheduleKind.ONE_F_ONE_B:
+        yield message("memory_imbalance.falls_1f1b", fall=fall, schedule=name)
+    else:
+        yield message("memory_imbalance.falls_in_flight", fall=fall, schedule=name)
+    counts = [f"{count:g}" for count in held]
+    if len(counts) > _MOST_COUNTS:
+        shown = counts[:_MOST_COUNTS]
+        yield message("memory_imbalance.first_in_flight", stages=len(shown), counts=shown)
+    else:
+        yield message("memory_imbalance.in_flight", counts=counts)
 
 
-def _two_stages(by_stage: pd.DataFrame, trace: Trace) -> Iterator[str]:
+def _two_stages(by_stage: pd.DataFrame, trace: Trace) -> Iterator[Message]:
     """Say that microbatches in flight can explain the difference of two stages."""
     held, flight = used_bytes(by_stage).to_numpy(np.float64, na_value=np.nan), in_flight(trace)
     if len(held) != 2 or flight is None or len(flight) != 2 or flight[1] >= flight[0]:
         return
     if held[1] < held[0] <= held[1] * flight[0] / flight[1]:
-        yield (
-            f"{flight[0]:g} and {flight[1]:g} microbatches in flight can explain it; "
-            "two stages do not separate them from the embedding"
-        )
+        yield message("memory_imbalance.two_stages", first=flight[0], last=flight[1])
 
 
 def _reasons(
     one: StageExcess, trace: Trace, expected: ExpectedMemory | None
-) -> tuple[list[str], str]:
+) -> tuple[list[Message], Message]:
     """Return why a stage holds more, by the formulas, else by categories and place; and the remedy."""
     over = one.held_bytes - one.expected_bytes
-    parts = sorted(one.by_category.items(), key=lambda pair: -pair[1])
-    measured = [f"{name} {_gib(size)}" for name, size in parts if size >= _LEAST_BYTES]
-    said = [f"more than expected: {', '.join(measured)}"] if measured else []
-    holds = _ends_held(one.stage, trace)
+    sizes = sorted(one.by_category.items(), key=lambda pair: -pair[1])
+    parts = [
+        message("memory.part", name=name, size=size) for name, size in sizes if size >= _LEAST_BYTES
+    ]
+    said = [message("memory_imbalance.more", parts=parts)] if parts else []
     if expected is not None and one.stage < len(expected.stages):
-        terms = [
-            (name, size)
-            for name, size in _special_terms(expected, one.stage)
-            if size >= max(_LEAST_BYTES, _LEAST_OF_EXCESS * over)
-        ]
+        least = max(_LEAST_BYTES, _LEAST_OF_EXCESS * over)
+        terms = [term for term in _special_terms(expected, one.stage) if term.size >= least]
         if terms:
-            listed = ", ".join(f"{name} {_gib(size)}" for name, size in terms)
-            said.append(f"by the formulas this stage alone has: {listed}")
-        return said, _remedy([name for name, _ in terms])
-    if holds:
-        said.append(f"this stage has {' and '.join(holds)}")
-    logits = one.by_category.get("activations", 0.0)
-    return said, _remedy([*holds, *(["logits"] if logits > over / 2 else [])])
+            own = [message("memory.part", name=term.name, size=term.size) for term in terms]
+            said.append(message("memory_imbalance.terms", parts=own))
+        return said, _remedy({term.way for term in terms})
+    ends, has_logits = _ends_held(one.stage, trace)
+    if ends:
+        said.append(message("memory_imbalance.has", parts=ends))
+    has_logits = has_logits or one.by_category.get("activations", 0.0) > over / 2
+    return said, _remedy({_Way.LOGITS} if has_logits else set())
 
 
-def _ends_held(stage: int, trace: Trace) -> list[str]:
-    """Return the parts of the model's ends on a stage, by its place."""
+def _ends_held(stage: int, trace: Trace) -> tuple[list[Message], bool]:
+    """Return the parts of the model's ends on a stage, by its place, and whether the logits are there."""
     if trace.layout is None:
-        return []
-    last = rank_of_last_stage(schedule_of(trace) or "", trace.layout.pp)
-    found = ["the embedding"] if stage == 0 else []
-    return [*found, "the output head, the logits and the loss"] if stage == last else found
+        return [], False
+    is_last = stage == rank_of_last_stage(schedule_of(trace) or "", trace.layout.pp)
+    found = [message("memory_imbalance.embedding")] if stage == 0 else []
+    return [*found, message("memory_imbalance.output")] if is_last else found, is_last
 
 
-def _special_terms(expected: ExpectedMemory, stage: int) -> Iterator[tuple[str, float]]:
+class _Way(Enum):
+    """What a term of memory is cut by."""
+
+    LAYERS = "layers"
+    LOGITS = "logits"
+    IN_FLIGHT = "in_flight"
+
+
+class _Term(NamedTuple):
+    """What one stage has beside the layers of all."""
+
+    name: Message
+    size: float
+    way: _Way = _Way.LAYERS
+
+
+def _special_terms(expected: ExpectedMemory, stage: int) -> Iterator[_Term]:
     """Yield what a stage has beside its layers, by the formulas."""
     own, job = expected.stages[stage], expected.job
     states = sum(
         own.total(kind) for kind in (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER)
     )
     share = own.parameters.vocabulary / own.parameters.total if own.parameters.total else 0.0
-    ends = _vocabulary_name(job, stage)
+    ends = _ends_of_model(job, stage)
     if ends:
-        yield f"{ends} (parameters, gradients and optimizer)", states * share
-    yield f"logits of a vocabulary of {job.model.vocab_size:,}", own.total(Category.LOGITS)
+        yield _Term(message("memory_imbalance.states", ends=ends), states * share)
+    logits = message("memory_imbalance.logits", vocabulary=job.model.vocab_size)
+    yield _Term(logits, own.total(Category.LOGITS), _Way.LOGITS)
     flights = sorted(one.in_flight for one in expected.stages)
     yield from _more_layers(expected, own, flights[len(flights) // 2])
 
 
-def _vocabulary_name(job: PlannedJob, stage: int) -> str:
+def _ends_of_model(job: PlannedJob, stage: int) -> list[Message]:
     stages = stages_of_rank(job, stage)
-    names = ["embedding"] if 0 in stages else []
-    names += ["output head"] if job.stages - 1 in stages else []
-    return " and ".join(names)
+    found = [message("memory_imbalance.embedding_states")] if 0 in stages else []
+    is_last = job.stages - 1 in stages
+    return [*found, message("memory_imbalance.output_states")] if is_last else found
 
 
 def _more_layers(
     expected: ExpectedMemory, own: StageMemory, usual_flight: float
-) -> Iterator[tuple[str, float]]:
+) -> Iterator[_Term]:
     """Yield what more layers than usual, or more microbatches in flight than usual, hold."""
     counts = sorted(one.layers for one in expected.stages)
     usual = counts[len(counts) // 2]
     activations = own.total(Category.ACTIVATIONS)
     if own.layers > usual:
         each = (own.allocated_bytes - own.total(Category.LOGITS)) / own.layers
-        yield f"{counted(own.layers - usual, 'layer')} more", each * (own.layers - usual)
+        more_layers = own.layers - usual
+        name = message("memory_imbalance.more_layers", layers=more_layers)
+        yield _Term(name, each * more_layers)
     if own.in_flight > usual_flight:
         more = own.in_flight - usual_flight
-        yield f"{more:g} more microbatches in flight", activations * more / own.in_flight
+        name = message("memory_imbalance.more_in_flight", more=more)
+        yield _Term(name, activations * more / own.in_flight, _Way.IN_FLIGHT)
 
 
-def _remedy(reasons: list[str]) -> str:
-    found = []
-    if any("logits" in reason for reason in reasons):
-        found.append("fuse the cross-entropy or split the vocabulary over ranks")
-    if any("in flight" in reason for reason in reasons):
-        found.append("recompute activations on this stage")
-    text = "Give this stage fewer layers (meshscope balance)"
-    return f"{text}, or {' or '.join(found)}" if found else f"{text}, or shard its states further"
+def _remedy(ways: set[_Way]) -> Message:
+    found = [message("memory_imbalance.way_logits")] if _Way.LOGITS in ways else []
+    if _Way.IN_FLIGHT in ways:
+        found.append(message("memory_imbalance.way_recompute"))
+    return message(
+        "memory_imbalance.remedy_layers", ways=found or [message("memory_imbalance.way_shard")]
+    )
 
 
-def _beside_formulas(by_stage: pd.DataFrame, stage: int) -> Iterator[str]:
+def _beside_formulas(by_stage: pd.DataFrame, stage: int) -> Iterator[Message]:
     """Say what the formulas expect of the stage as a whole."""
     rows = by_stage[by_stage["stage"] == stage]
     if "expected_bytes" not in rows or rows.empty or is_missing(rows["expected_bytes"].iloc[0]):
         return
     expected, off = (float(rows[f"{name}_bytes"].iloc[0]) for name in ("expected", "difference"))
-    yield f"the formulas expect {_gib(expected)} here: measured {percent_change(off / expected)}"
-
-
-def _gib(size: float) -> str:
-    return f"{size / _GIB:.2f} GiB"
+    yield message("memory_imbalance.formulas", expected=expected, change=off / expected)

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
-from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import Axis, FindingKind, Severity
 
 from ...account.links.counters import PortKind
 from ...account.links.phases import Phase
 from ...account.links.use import SLOWER, HostTraffic, LinkUse, PortFaults, PortUse, link_use
-from ...account.links.words import PHASES, fault_words, way_words
+from ...account.links.words import PHASES, fault_messages
 from ...explain.run_account import Account
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Finding
-from ...wording.quantities import percent, rate
+from ...wording.message import Message, message
 from ...wording.words import axis_label
 
 FULL = 0.9
@@ -29,9 +28,6 @@ LEAST_FOREIGN = 1e6
 """Bytes/s from which it is worth one where the speed is unknown, if they are more than the job's own, too."""
 HEADERS = 1.1
 """Counters also count headers: at most so many times the recorded bytes."""
-_MOST_GROUPS = 8
-_BROKEN = "Check cable, transceiver and switch port; look for congestion on its path"
-_HELD_BACK = "Look for congestion on its path: many senders to one port, flow control, other jobs"
 
 
 def network_ports(account: Account) -> Iterator[Finding]:
@@ -84,26 +80,32 @@ def _full_finding(
     exposed = sum(account.class_frac(wires[axis.axis]) for axis in axes if axis.axis in wires)
     cost = exposed * (1 - others / own)
     groups = [group for axis in axes for group in axis.groups]
-    names = ", ".join(axis_label(axis.axis) for axis in axes)
     evidence = [
-        f"{port.intervals} samples of {port.interval_ns / 1e9:.2f} s; "
-        f"median of other hosts {percent(others, 0)}",
+        message(
+            "network_port.samples",
+            intervals=port.intervals,
+            interval_ns=port.interval_ns,
+            others=others,
+        )
     ]
     if groups:
-        evidence.append(
-            f"groups that cross this host: {listed(groups, most=_MOST_GROUPS)} ({names})"
-        )
+        names = [axis_label(axis.axis) for axis in axes]
+        evidence.append(message("network_port.groups", groups=groups, axes=names))
+    used = {"used": own, "others": others, "phase": PHASES[phase]}
+    place = {"port": port.port, "host": port.host}
+    claim = message("network_port.claim_receives", **used, **place)
+    if port.direction == "tx":
+        claim = message("network_port.claim_sends", **used, **place)
     return Finding(
         kind=FindingKind.NETWORK_PORT,
         severity=Severity.WARNING if cost >= 0.02 else Severity.INFO,
         where={"host": port.host, "link": port.port},
-        claim=f"Port {port.port} of host {port.host} {way_words(port.direction)} at {percent(own, 0)} of its speed "
-        f"{PHASES[phase]}, other hosts at {percent(others, 0)}",
+        claim=claim,
         cost_frac=cost,
         removal_gain_frac=None,
         confidence=0.7,
         evidence=tuple(evidence),
-        remedy="Spread its groups over more ports or hosts; look for other traffic on this port",
+        remedy=message("network_port.remedy_full"),
         cause="saturated",
     )
 
@@ -118,22 +120,31 @@ def _faulty(account: Account, found: LinkUse) -> Iterator[Finding]:
             kind=FindingKind.NETWORK_PORT,
             severity=Severity.WARNING,
             where={"host": one.host, "link": one.port},
-            claim=f"Port {one.port} of host {one.host} counted {fault_words(one.counts)}",
+            claim=message(
+                "network_port.claim_faults",
+                port=one.port,
+                host=one.host,
+                faults=fault_messages(one.counts),
+            ),
             cost_frac=None,
             removal_gain_frac=None,
             confidence=0.7 if is_slower else 0.5,
             evidence=tuple(_of_faults(one, len(account.windows.steps), step)),
-            remedy=_HELD_BACK if one.is_pause else _BROKEN,
+            remedy=message("network_port.remedy_pauses")
+            if one.is_pause
+            else message("network_port.remedy_faults"),
             cause="pauses" if one.is_pause else "faults",
         )
 
 
-def _of_faults(one: PortFaults, steps: int, step_ns: float) -> Iterator[str]:
-    yield f"over {steps} steps of {step_ns / 1e6:.1f} ms"
+def _of_faults(one: PortFaults, steps: int, step_ns: float) -> Iterator[Message]:
+    yield message("network_port.over", steps=steps, step_ns=step_ns)
     if one.ratio is not None:
-        yield (
-            f"{one.operations} operations across this host meanwhile: {one.ratio:.1f} x the wire time of "
-            f"like ones, groups {listed(one.groups, most=_MOST_GROUPS)}"
+        yield message(
+            "network_port.meanwhile",
+            operations=one.operations,
+            ratio=one.ratio,
+            groups=list(one.groups),
         )
 
 
@@ -166,19 +177,25 @@ def _others(account: Account, found: LinkUse) -> Iterator[OtherTraffic]:
 
 def _foreign_finding(found: OtherTraffic) -> Finding:
     one, extra = found.seen, found.extra_bytes_per_s
-    speed = one.speed_bytes_per_s
-    share = f", {percent(extra / speed, 0)} of its ports" if speed else ""
+    claim = message("network_port.claim_other", host=one.host, extra=extra)
+    if one.speed_bytes_per_s:
+        share = extra / one.speed_bytes_per_s
+        claim = message("network_port.claim_other_share", host=one.host, extra=extra, share=share)
     return Finding(
         kind=FindingKind.NETWORK_PORT,
         severity=Severity.INFO,
         where={"host": one.host},
-        claim=f"Host {one.host} sends {rate(extra)} that no recorded operation explains{share}",
+        claim=claim,
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.6,
         evidence=(
-            f"counted {rate(one.counted_bytes_per_s)}, recorded {rate(one.recorded_bytes_per_s)}",
+            message(
+                "network_port.counted",
+                counted=one.counted_bytes_per_s,
+                recorded=one.recorded_bytes_per_s,
+            ),
         ),
-        remedy="Look for other jobs, checkpoints, storage or data loading on this host",
+        remedy=message("network_port.remedy_other"),
         cause="other_traffic",
     )

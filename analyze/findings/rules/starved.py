@@ -33,8 +33,6 @@ MOST_TIMES = 2.0
 CONTENTION = "contention"
 _PASSES = (SpanKind.FORWARD.value, SpanKind.BACKWARD.value)
 PROCESSORS_FIRST = message("crowded.remedy")
-REMEDY = str(message("crowded.remedy_then", then=""))
-"""What comes before the remedy of a wire, for sentences that are not in the catalogue yet."""
 
 
 def starved_hosts(account: Account) -> dict[str, Message]:

@@ -19,6 +19,7 @@ MIN_UNRECORDED = 0.05
 CONFIDENCE = 0.6
 """The time is measured; that it can be saved is not known."""
 _MOST_PLACES = 3
+"""The rest costs less than is worth a search."""
 
 
 def unrecorded_time(account: Account) -> Iterator[Finding]:

@@ -8,11 +8,10 @@ from meshscope.probe.schema.terms import Axis, FindingKind, Severity
 
 from ...explain.run_account import Account
 from ...explain.volumes.compare import ExpectedSeen, VolumeRow, expected_and_seen
-from ...explain.volumes.reasons import REMEDIES, ReasonCode, kind_label, reason_text
+from ...explain.volumes.reasons import REMEDIES, ReasonCode, reason_message
 from ...tables.classes import WIRE_CLASSES
 from ...tables.results import Finding
-from ...wording.quantities import percent_change
-from ...wording.words import axis_label
+from ...wording.message import Message, message
 from .grading import SEVERITIES, severity
 
 _USUAL = frozenset({ReasonCode.EARLY_STOP, ReasonCode.OTHER_FORM})
@@ -40,35 +39,30 @@ def unexpected_volumes(account: Account) -> Iterator[Finding]:
             removal_gain_frac=None,
             confidence=0.4 if row.code is ReasonCode.UNEXPLAINED else 0.7,
             evidence=tuple(_evidence(found, row)),
-            remedy=REMEDIES.get(
-                row.code, "Compare with meshscope plan for the same model and mesh"
-            ),
+            remedy=REMEDIES.get(row.code, message("communication_volume.remedy")),
             cause=row.code.value,
         )
 
 
-def _claim(row: VolumeRow) -> str:
-    axis, kind = axis_label(row.axis), kind_label(row.kind)
+def _claim(row: VolumeRow) -> Message:
+    place = {"axis": row.axis, "kind": row.kind}
     if row.code is ReasonCode.SMALL_BUCKETS:
-        return f"{row.seen_count:,.0f} {kind} per step on the {axis} axis carry what few would"
+        return message("communication_volume.claim_small", count=round(row.seen_count), **place)
     if row.difference_frac is None:
-        return (
-            f"{row.seen_bytes / 1e6:,.1f} MB of {kind} per step on the {axis} axis are not expected"
-        )
-    return f"{kind[:1].upper()}{kind[1:]} on the {axis} axis carry {percent_change(row.difference_frac)} against the plan"
+        return message("communication_volume.claim_not_expected", seen=row.seen_bytes, **place)
+    return message("communication_volume.claim", change=row.difference_frac, **place)
 
 
-def _evidence(found: ExpectedSeen, row: VolumeRow) -> Iterator[str]:
+def _evidence(found: ExpectedSeen, row: VolumeRow) -> Iterator[Message]:
     if row.code is not None:
-        text = reason_text(row.code, row.kind, row.amount, row.element_bytes)
-        yield f"likely reason: {text}"
-    yield (
-        f"expected {row.expected_count:,.0f} operations of {row.expected_bytes / 1e6:,.3f} MB together "
-        "per step of one pipeline"
+        reason = reason_message(row.code, row.kind, row.amount, row.element_bytes)
+        yield message("communication_volume.reason", reason=reason)
+    yield message(
+        "communication_volume.expected", count=round(row.expected_count), size=row.expected_bytes
     )
-    yield f"seen {row.seen_count:,.0f} of {row.seen_bytes / 1e6:,.3f} MB"
+    yield message("communication_volume.seen", count=round(row.seen_count), size=row.seen_bytes)
     if not found.has_type:
-        yield f"assumed {found.element_bytes} bytes per activation: the type is not recorded"
+        yield message("communication_volume.assumed", element_bytes=found.element_bytes)
 
 
 def _cost(account: Account, found: ExpectedSeen, row: VolumeRow) -> float | None:

@@ -18,7 +18,7 @@ from ...explain.causes import MIN_CONCENTRATION, MIN_OVER_OTHERS, both_ways, pla
 from ...explain.causes.wires import WIRE_REFERENCE, WireExcess
 from ...explain.run_account import Account
 from ...tables.results import Cause, Finding, Where
-from ...wording.message import Message, Text, message
+from ...wording.message import Message, message
 from .bad_steps import BadSteps, bad_steps
 from .grading import MIN_COST, severity
 from .ports import other_traffic
@@ -63,7 +63,7 @@ def uneven_wires(account: Account) -> Iterator[Finding]:
 
 def _finding(account: Account, cause: Cause, most: _Most) -> Finding:
     where = most.where if most.when.are_all else {**most.where, **most.when.where}
-    evidence: list[Text] = [message("slow_wire.baseline", share=WIRE_REFERENCE)]
+    evidence: list[Message] = [message("slow_wire.baseline", share=WIRE_REFERENCE)]
     if most.places:
         share, named = most.place_frac, most.places
         evidence.append(message("slow_wire.on_places", share=share, places=named))

@@ -22,6 +22,7 @@ from ...wording.message import message
 
 _REPEAT = re.compile(r"\(([^()]*)\)\*(\d{1,4})|\(([^()]*)\)|([EtmL|])\*(\d{1,4})")
 _MOST = 1 << 16
+"""Characters of an unrolled layout: more layers than any model has."""
 _REMEDY = message("advice.megatron_layout")
 
 

@@ -18,7 +18,7 @@ from meshscope.probe.schema.model.fields import model_fields
 from meshscope.probe.schema.model.hugging_face import fields_of_hugging_face
 from meshscope.probe.schema.model.megatron import fields_of_megatron
 
-from ...tables.toml_file import read_bounded, read_toml
+from ...tables.toml_file import read_bounded, read_toml, table_of
 from ...wording.limits import Limit
 from ...wording.message import message
 from .megatron_settings import check_arguments, settings_of_megatron
@@ -284,13 +284,7 @@ def _toml_settings(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
         values = content.get(table)
         if isinstance(values, dict):
             found |= {names[name]: value for name, value in values.items() if name in names}
-    layout = content.get("layout", {})
-    if not isinstance(layout, dict):
-        raise ConfigError(
-            message("refused.no_table"),
-            where=f"{path}: layout",
-            remedy=message("advice.write_above", name="layout"),
-        )
+    layout = table_of(content, "layout", path)
     for name, value in layout.items():
         known = _LAYOUT_WORDS.get(name, name)
         if known not in (*SETTINGS, "layers_per_stage", "order"):

@@ -25,6 +25,7 @@ _ARGUMENTS = {
     "wait_on_cuda_event_record_corr_id": "wait_on_cuda_event_record_corr_id",
 }
 _BATCH = 10_000
+"""Rows at once: bounds the memory of a write."""
 
 
 def raw_header(

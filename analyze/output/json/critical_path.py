@@ -7,6 +7,7 @@ from typing import Any
 from ...align.steps.whole_capture import WHOLE_CAPTURE
 from ...findings.critical_path import CriticalPath
 from ...wording.limits import Limit, limits_to_json
+from ...wording.message import message_to_json
 
 FROM_LAST_END = "from the end of the step before on its last rank to that of this one"
 FROM_FIRST_BEGIN = "from where the first rank begins to where the last one ends"
@@ -22,7 +23,8 @@ def critical_path_to_json(path: CriticalPath, limits: tuple[Limit, ...]) -> dict
     return {
         "version": 1,
         "step": None if path.step == WHOLE_CAPTURE else path.step,
-        "step_because": path.because,
+        "step_because": "" if path.because is None else str(path.because),
+        "step_because_message": None if path.because is None else message_to_json(path.because),
         "step_time_ns": path.end_ns - path.start_ns,
         "step_time_of": FROM_LAST_END if path.is_chained else FROM_FIRST_BEGIN,
         "longest_rank_ns": path.longest_ns,

@@ -17,6 +17,7 @@ from ...wording.message import message
 from ...wording.words import is_missing
 
 DEFAULT_TOP = 20
+"""What fits a screen; ``--top`` shows more."""
 NO_KERNELS = message("unknown.no_kernels")
 
 

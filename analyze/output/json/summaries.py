@@ -8,6 +8,7 @@ from ...scale.compact import Compacted
 from ...scale.slow_ranks import FirstAnswer, SlowRank
 from ...scale.store import Summaries
 from ...wording.limits import limits_to_json
+from ...wording.message import message_to_json
 
 
 def summaries_to_json(made: Summaries, answer: FirstAnswer) -> dict[str, Any]:
@@ -31,6 +32,7 @@ def summaries_to_json(made: Summaries, answer: FirstAnswer) -> dict[str, Any]:
 def slow_rank_to_json(one: SlowRank) -> dict[str, Any]:
     """Return one slow rank with its price."""
     verdict = one.verdict
+    unknown = one.price.unknown
     return {
         "rank": verdict.rank,
         "first_bad_step": verdict.first_bad_step,
@@ -43,7 +45,8 @@ def slow_rank_to_json(one: SlowRank) -> dict[str, Any]:
         "confidence": verdict.confidence,
         "ambiguous_with": list(verdict.ambiguous_with),
         "return_ns": one.price.return_ns,
-        "return_unknown": one.price.unknown,
+        "return_unknown": unknown and str(unknown),
+        "return_unknown_message": unknown and message_to_json(unknown),
         "most_ns": one.price.most_ns,
         "step_after_ns": one.step_after_ns,
     }

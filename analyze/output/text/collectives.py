@@ -9,7 +9,7 @@ from typing import Any
 from meshscope.probe.schema.printable import listed
 
 from ...explain.volumes.job import Unknown
-from ...explain.volumes.reasons import UNKNOWN, ReasonCode, reason_text
+from ...explain.volumes.reasons import UNKNOWN, ReasonCode, reason_message
 from ...wording.quantities import percent_change
 from ...wording.words import axis_label, counted
 from ..document import Block, Lines, Table, section
@@ -52,7 +52,7 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
     text = ""
     if code is not None:
         amount = row["reason_amount"]
-        text = reason_text(ReasonCode(code), row["kind"], amount, row["element_bytes"])
+        text = str(reason_message(ReasonCode(code), row["kind"], amount, row["element_bytes"]))
     elif differs is None:
         text = "small"
     return (

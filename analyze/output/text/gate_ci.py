@@ -24,6 +24,7 @@ _MOST_ANNOTATIONS = 10
 _LONGEST = 1000
 """Characters of an annotation."""
 _MOST_BYTES = 500_000
+"""GitHub refuses a step summary above 1 MiB, and other steps write there too."""
 _LEVELS = {
     "fail": "error",
     "incomparable": "error",
@@ -102,6 +103,7 @@ def gate_to_junit(result: dict[str, Any]) -> str:
 
 _SEVERITIES = {"fail": "major", "incomparable": "major", "inconclusive": "minor"}
 _MOST = 200
+"""A report of more is not read; the JSON has all."""
 
 
 def gate_to_gitlab(result: dict[str, Any], source: Path) -> str:

@@ -14,6 +14,7 @@ from .amounts import left_out
 
 _MOST_PORTS = 32
 _LEAST_GB = 0.1
+"""Below it the rates of a table in GB/s would all read 0.0."""
 _PHASES = [phase.value for phase in Phase]
 
 

@@ -21,6 +21,7 @@ MAX_SEPARATED_ROWS = 72
 """Ranks up to which a picture has room for lines between them: in a figure of 650 pixels a row keeps
 all its ``_SEPARATED_PX``, of which fewer would lose some of the lines and not others."""
 _SEPARATED_PX = 8
+"""The least height at which a row and its separating line are both seen."""
 
 
 def rasterize(

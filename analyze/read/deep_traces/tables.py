@@ -34,6 +34,7 @@ from .reading import DeepTrace, read_deep_trace
 from .steps import own_steps, step_ranges
 
 _ROWS = 1 << 16
+"""Rows at once: bounds the memory beside a whole trace."""
 _TIMES = ("start_ns", "launch_ns")
 _CORRELATIONS = ("correlation", "wait_correlation")
 _MOST_POSITION = (1 << 31) - 1

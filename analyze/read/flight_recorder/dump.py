@@ -38,6 +38,7 @@ _BY_OUTPUT = (CollectiveKind.ALL_GATHER, CollectiveKind.SCATTER)
 """Kinds whose message is what a member gets."""
 _MOST_FRAMES, _MOST_TEXT = 64, 300
 _MOST_TENSORS = 4096
+"""Of one call: a damaged dump must not take minutes."""
 _STARTED = {"scheduled": False, "started": True, "completed": True}
 _MOST_DIMS = 64
 _PICKLE_MAGIC = b"\x80"

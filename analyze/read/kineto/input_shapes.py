@@ -1,4 +1,4 @@
-"""Input shapes of operators as short texts, each kept once, and the arithmetic that follows.
+"""Input shapes of operators: short texts, each kept once, from which the arithmetic follows.
 
 Profilers record them on demand (``record_shapes`` of ``torch.profiler``). A text such as
 ``bf16[640] bf16[888,2880]`` names element type and sizes of each tensor in the order

@@ -18,7 +18,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import listed
 
 from ...wording.limits import Limit
-from ...wording.message import message
+from ...wording.message import Message, message
 from .communication import RankCommunication
 from .events import DistributedInfo, to_int
 
@@ -50,9 +50,14 @@ class JobMark(NamedTuple):
         size = to_int(info.world_size, 0, bits=32)
         return cls(size if size > 0 else None, str(info.backend) if info.backend else None)
 
-    def __str__(self) -> str:
-        size = "an unknown number of" if self.world_size is None else str(self.world_size)
-        return f"{size} ranks" + (f" over {self.backend}" if self.backend else "")
+    @property
+    def message(self) -> Message:
+        """Return what the header says."""
+        if self.world_size is None:
+            return message("job_mark.backend", backend=self.backend)
+        if self.backend is None:
+            return message("job_mark.size", size=self.world_size)
+        return message("job_mark.size_over", size=self.world_size, backend=self.backend)
 
 
 class JobFile(Protocol):
@@ -93,64 +98,61 @@ def one_job(files: Sequence[_File]) -> tuple[list[_File], list[Limit]]:
     Raises:
         TraceFormatError: Two jobs have equally many files.
     """
-    kept, by_header = _most(list(files), _by_header(files), "state")
-    kept, by_time = _most(kept, _by_time(kept), "begin")
+    kept, of_others = _most(list(files), _by_header(files))
+    by_header: list[Limit] = [
+        message("missing.other_job_by_header", files=_named(part), other=other, mark=mark)
+        for mark, other, part in of_others
+    ]
+    kept, of_others = _most(kept, _by_time(kept))
+    by_time: list[Limit] = [
+        message("missing.other_job_by_time", files=_named(part), other=other, mark=mark)
+        for mark, other, part in of_others
+    ]
     return kept, [*by_header, *by_time]
 
 
 def _most(
-    files: list[_File], parts: dict[str, list[_File]], verb: str
-) -> tuple[list[_File], list[Limit]]:
-    """Keep the largest part and those in none."""
+    files: list[_File], parts: list[tuple[Message, list[_File]]]
+) -> tuple[list[_File], list[tuple[Message, Message, list[_File]]]]:
+    """Keep the largest part and those in none; the others with both marks."""
     if len(parts) < 2:
         return files, []
-    ordered = sorted(parts.items(), key=lambda item: -len(item[1]))
-    (mark, most), *others = ordered
+    (mark, most), *others = sorted(parts, key=lambda part: -len(part[1]))
     if len(most) == len(others[0][1]):
+        other, second = others[0]
         raise TraceFormatError(
             message(
                 "refused.several_jobs",
                 files=_named(most),
-                verb=verb,
                 mark=mark,
-                others=_named(others[0][1]),
-                other=others[0][0],
+                others=_named(second),
+                other=other,
             ),
             where=most[0].label,
             remedy=message("advice.one_job"),
         )
     left_out = {id(file) for _, part in others for file in part}
-    sentences: list[Limit] = [
-        message(
-            "missing.other_job",
-            files=_named(part),
-            verb=verb,
-            other=other,
-            mark=mark,
-            remedy=_remedy(verb),
-        )
-        for other, part in others
-    ]
-    return [file for file in files if id(file) not in left_out], sentences
+    kept = [file for file in files if id(file) not in left_out]
+    return kept, [(mark, other, part) for other, part in others]
 
 
 def _named(files: Sequence[JobFile]) -> str:
     return listed(f"{file.label} (rank {file.rank})" for file in files)
 
 
-def _by_header(files: Sequence[_File]) -> dict[str, list[_File]]:
+def _by_header(files: Sequence[_File]) -> list[tuple[Message, list[_File]]]:
     """Return the files by world size and backend, as far as both are needed to tell them apart."""
     sizes = Counter(file.job.world_size for file in files if file.job.world_size is not None)
     backends = Counter(file.job.backend for file in files if file.job.backend is not None)
-    parts: dict[str, list[_File]] = {}
+    parts: dict[JobMark, list[_File]] = {}
     for file in files:
         size, backend = file.job
         if (len(sizes) > 1 and size is not None) or (len(backends) > 1 and backend is not None):
-            parts.setdefault(str(file.job), []).append(file)
-    return parts
+            parts.setdefault(file.job, []).append(file)
+    return [(mark.message, part) for mark, part in parts.items()]
 
 
-def _by_time(files: Sequence[_File]) -> dict[str, list[_File]]:
+def _by_time(files: Sequence[_File]) -> list[tuple[Message, list[_File]]]:
     """Return the files by the time at which they begin, where gaps tell windows apart."""
     windows = []
     for file in files:
@@ -161,7 +163,7 @@ def _by_time(files: Sequence[_File]) -> dict[str, list[_File]]:
             windows.append((begin, end, file))
     windows.sort(key=lambda window: (window[0], window[2].rank))
     if len(windows) < 2 or windows[0][0] < _UNIX_NS:
-        return {}
+        return []
     longest = max(end - begin for begin, end, _ in windows)
     gap_ns = max(_LEAST_GAP_NS, _GAP_WINDOWS * longest)
     parts: list[list[tuple[int, _File]]] = []
@@ -171,20 +173,13 @@ def _by_time(files: Sequence[_File]) -> dict[str, list[_File]]:
         parts[-1].append((begin, file))
     parts = _joined(parts)
     first = windows[0][0]
-    return {
-        f"{(part[0][0] - first) / 6e10:.0f} minutes after the first": [file for _, file in part]
+    return [
+        (
+            message("job_mark.minutes", minutes=round((part[0][0] - first) / 6e10)),
+            [file for _, file in part],
+        )
         for part in parts
-    }
-
-
-def _remedy(verb: str) -> str:
-    """Return what to do where the time alone tells jobs apart."""
-    if verb != "begin":
-        return ""
-    return (
-        " If they are of one job, the clock of a host was wrong, and no collectives tell by how "
-        "much: record again with the clocks set, or correct baseTimeNanoseconds in the files."
-    )
+    ]
 
 
 def _joined(parts: list[list[tuple[int, _File]]]) -> list[list[tuple[int, _File]]]:

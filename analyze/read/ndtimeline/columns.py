@@ -20,6 +20,7 @@ NDTIMELINE_COLUMNS = frozenset(
 MOST_ROWS = 1_000_000
 """Larger files are refused; a job of 8 workers has about 200 rows a step."""
 _MOST_BYTES = 256 << 20
+"""Bounds the memory of a read, whatever the rows hold."""
 
 
 def read_columns(

@@ -15,6 +15,7 @@ from ...wording.limits import Limit
 from ...wording.message import message
 
 _MOST_META_BYTES = 1 << 16
+"""A meta file has a few hundred."""
 _SIZE = re.compile(r"0*[1-9][0-9]{0,6}")
 
 

@@ -39,7 +39,9 @@ _TABLE = "DIAGNOSTIC_EVENT"
 _WARNING = 2
 """Lowest severity that is reported: 1 is information, 2 a warning, 3 an error."""
 _MOST = 6
+"""The worst come first; a report of more is not read."""
 _MOST_TEXT = 300
+"""A sentence or two: a diagnostic may hold a whole log."""
 
 
 def diagnostics(database: Database) -> tuple[str, ...]:

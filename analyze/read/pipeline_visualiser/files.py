@@ -136,6 +136,7 @@ def _iterations(whole: WholeFile, where: str) -> tuple[dict[int, Iteration], boo
 
 
 _MOST_CONFIG_BYTES = 1 << 20
+"""A configuration has a few kB: a trace given by mistake is not parsed."""
 _Size = Annotated[int, msgspec.Meta(ge=1, lt=1 << 24)]
 
 

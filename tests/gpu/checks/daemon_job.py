@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from checks.training import one_rank, small_model
+from meshscope.probe.compat.absent import UnsupportedError
 from meshscope.probe.compat.profiler import kineto_iterations
-from meshscope.probe.compat.torch_names import UnsupportedError
 
 
 def main(device: str, folder: Path, seconds: float) -> None:

@@ -8,7 +8,8 @@ from tests.tables import trace_of
 from tests.texts import texts
 from typer.testing import CliRunner
 
-from meshscope.analyze.findings.comparison import compare, side_of, unlike
+from meshscope.analyze.findings.comparison import compare, side_of_account, unlike
+from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.output.json import comparison_to_json
 from meshscope.analyze.output.render import to_plain
 from meshscope.analyze.output.text import comparison_document
@@ -37,7 +38,7 @@ def job(*faults):
 @pytest.fixture(scope="module")
 def jobs():
     """Return the job as it was, and with a slow rank."""
-    return [side_of(generate(one)[0]) for one in (job(), job(SLOW))]
+    return [side_of_account(measure(generate(one)[0])) for one in (job(), job(SLOW))]
 
 
 def test_the_parts_sum_to_the_change_and_name_the_fault(jobs):
@@ -88,7 +89,9 @@ def kernels(gemm_ns, gemms, *more):
 def test_operators_split_into_more_calls_and_longer_calls():
     """Fails when a kernel that runs more often is called slower, or a new one is missed."""
     before, after = kernels(100, 2), kernels(120, 3, (GELU, 2, 800, 30))
-    result = comparison_to_json(compare(side_of(before), side_of(after)))
+    result = comparison_to_json(
+        compare(side_of_account(measure(before)), side_of_account(measure(after)))
+    )
     by_kernel = {row["name"]: row for row in result["kernels"]}
     gemm = by_kernel["gemm"]
     assert (gemm["before_ns"], gemm["after_ns"]) == (200, 360)
@@ -108,7 +111,7 @@ def test_runs_that_tell_compute_apart_differently_are_compared_as_a_whole(jobs):
     trace, _ = generate(job())
     names = set(known)
     bare = trace.run | dict.fromkeys(names)
-    sides = [side_of(_with_run(trace, run)) for run in (bare, trace.run | known)]
+    sides = [side_of_account(measure(_with_run(trace, run))) for run in (bare, trace.run | known)]
     result = compare(*sides)
     assert "useful" not in set(result.classes["class"])
     assert result.classes["change_ns"].abs().max() == pytest.approx(0, abs=1)

@@ -8,7 +8,7 @@ from tests.tables import trace_of
 
 from meshscope.analyze import diagnose
 from meshscope.analyze.explain.whatif import parse_changes, predict
-from meshscope.analyze.findings.comparison import compare, side_of
+from meshscope.analyze.findings.comparison import compare, side_of_account
 from meshscope.analyze.findings.critical_path import critical_path
 from meshscope.analyze.findings.measure import measure
 from meshscope.analyze.output.json import (
@@ -52,7 +52,7 @@ def results():
     account = measure(job)
     changes = parse_changes(["stragglers"], [])
     kernels = with_kernels()
-    side = side_of(kernels)
+    side = side_of_account(measure(kernels))
     return {
         "breakdown": breakdown_to_json(kernels),
         "kernels": kernels_to_json(kernels),

@@ -36,17 +36,6 @@ def test_intersect_and_subtract_split_one_set_by_another():
     assert iv.subtract(first, second).tolist() == [[0, 5], [22, 24], [26, 30]]
 
 
-def test_clip_keeps_the_intervals_apart():
-    """Events cut to a step window would merge and lose their identity."""
-    assert iv.clip(make((0, 4), (2, 9), (9, 12)), 1, 8).tolist() == [[1, 4], [2, 8]]
-
-
-def test_gaps_include_both_ends_of_the_window():
-    """Idle time before the first and after the last event would vanish."""
-    assert iv.gaps(make((3, 5), (4, 6)), 0, 10).tolist() == [[0, 3], [6, 10]]
-    assert iv.gaps(make(), 2, 4).tolist() == [[2, 4]]
-
-
 def test_covered_length_per_query():
     """The exposed part of one collective would be wrong when it spans a gap."""
     merged = make((0, 4), (5, 9))

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from meshscope import probe
 from meshscope.probe import clock, hooks
-from meshscope.probe.compat.torch_names import UnsupportedError
+from meshscope.probe.compat.absent import lacks
 from meshscope.probe.compat.uncompiled import leave_uncompiled
 from meshscope.probe.hooks import collectives, compute
 from meshscope.probe.reader.run import read_run
@@ -165,7 +165,7 @@ def test_a_torch_without_such_a_thing_is_said(tmp_path, monkeypatch):
     """Fails when another torch keeps the probe from recording."""
 
     def missing():
-        raise UnsupportedError("no strategy")
+        raise lacks("skip_code")
 
     monkeypatch.setattr("meshscope.probe.compat.uncompiled.compiler_skip", missing)
     probe.attach(tmp_path / "run")
@@ -173,7 +173,7 @@ def test_a_torch_without_such_a_thing_is_said(tmp_path, monkeypatch):
     probe.detach()
     capture = read_run(tmp_path / "run")
     notes = capture.rank_manifests[0]["annotations"]
-    assert notes["uncompiled.missing"] == "no strategy"
+    assert notes["uncompiled.missing"] == {"code": "absent.name", "values": {"name": "skip_code"}}
     assert "forward" in set(capture.tables["span"].to_pandas()["kind"])
 
 

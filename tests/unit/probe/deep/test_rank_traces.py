@@ -9,8 +9,8 @@ import time
 import pytest
 import torch
 
+from meshscope.probe.compat.absent import UnsupportedError
 from meshscope.probe.compat.profiler import kineto_iterations
-from meshscope.probe.compat.torch_names import UnsupportedError
 from meshscope.probe.control.rank_control import RankControl
 from meshscope.probe.control.switch import RecordingSwitch
 from meshscope.probe.control.verbs import Refusal

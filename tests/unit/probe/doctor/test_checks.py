@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from meshscope.cli import app
+from meshscope.probe.compat.absent import lacks
 from meshscope.probe.doctor import checks as module
 from meshscope.probe.doctor.checks import State, all_checks
 
@@ -54,7 +55,7 @@ def test_a_torch_without_redispatch_is_found(tmp_path, monkeypatch):
     """Fails when the reason why collectives are missing is not reported before a run."""
 
     def missing():
-        raise module.torch_names.UnsupportedError("redispatch is missing")
+        raise lacks("redispatch")
 
     monkeypatch.setattr(module.torch_names, "dispatcher", missing)
     found = all_checks(tmp_path)

@@ -7,7 +7,7 @@ from tests.texts import texts
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshscope import probe
-from meshscope.probe.compat.torch_names import UnsupportedError
+from meshscope.probe.compat.absent import lacks
 from meshscope.probe.hooks import collectives as collectives_module
 from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.pair_sizes import read_pair_sizes
@@ -147,7 +147,10 @@ def test_a_failing_record_does_not_fail_the_operation(world, tmp_path, capsys):
     probe.detach()
     manifest = read_run(tmp_path / "run").rank_manifests[1]
     assert manifest["counters"]["collectives_errors"] == 10
-    assert manifest["annotations"]["collectives.off"] == "ValueError: broken"
+    assert manifest["annotations"]["collectives.off"] == {
+        "code": "absent.error",
+        "values": {"kind": "ValueError", "error": "broken"},
+    }
     assert "off after 10 errors" in capsys.readouterr().err
 
 
@@ -155,7 +158,7 @@ def test_a_torch_without_redispatch_is_watched_without_collectives(world, tmp_pa
     """Fails when the probe falls back to calling kernels, which deadlocks, or gives up all."""
 
     def missing():
-        raise UnsupportedError("redispatch is missing")
+        raise lacks("redispatch")
 
     monkeypatch.setattr(collectives_module, "dispatcher", missing)
     session = probe.attach(tmp_path / "run")
@@ -165,9 +168,10 @@ def test_a_torch_without_redispatch_is_watched_without_collectives(world, tmp_pa
     assert isinstance(session, session_module.Session)
     assert session.coverage == {"collectives": "redispatch is missing"}
     capture = read_run(tmp_path / "run")
-    assert (
-        capture.rank_manifests[1]["annotations"]["collectives.missing"] == "redispatch is missing"
-    )
+    assert capture.rank_manifests[1]["annotations"]["collectives.missing"] == {
+        "code": "absent.name",
+        "values": {"name": "redispatch"},
+    }
     assert (
         "No record of communication on rank 1 (redispatch is missing): unseen communication counts as compute or idle time"
         in texts(capture.limits)

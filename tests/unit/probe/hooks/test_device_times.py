@@ -3,8 +3,8 @@
 import pytest
 from tests.device_queue import BOOT_NS, Queue
 
+from meshscope.probe.compat.absent import NotApplicableError
 from meshscope.probe.compat.cuda_events import cuda_events
-from meshscope.probe.compat.torch_names import NotApplicableError
 from meshscope.probe.cost import COST_OVER_SEEN
 from meshscope.probe.hooks import device_times as module
 from meshscope.probe.hooks.base import Capture, Place, compute_span

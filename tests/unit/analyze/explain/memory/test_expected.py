@@ -134,9 +134,10 @@ def test_the_diagnosis_shows_expected_beside_measured():
     result = diagnose(recorded(JOB, factor=1.01))
     found = {f.where["stage"]: f for f in result.findings if f.kind == "memory_imbalance"}
     assert set(found) == {0, 3}
-    assert "embedding (parameters, gradients and optimizer)" in " ".join(found[0].evidence)
-    assert "logits of a vocabulary of 128,256" in " ".join(found[3].evidence)
-    assert "output head" in " ".join(found[3].evidence)
+    words = {stage: " ".join(map(str, one.evidence)) for stage, one in found.items()}
+    assert "parameters, gradients and optimizer of the embedding" in words[0]
+    assert "logits of a vocabulary of 128,256" in words[3]
+    assert "output head" in words[3]
     text = to_text(result)
     assert "Expected by the formulas" in text
     assert "+1.0 %" in text

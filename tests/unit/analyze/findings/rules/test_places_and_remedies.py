@@ -98,7 +98,7 @@ def test_a_link_that_is_slow_at_times_says_when():
     trace = trace_with(fault, layout=ParallelLayout(pp=4, dp=4))
     found = findings_of(trace)["slow_link"]
     assert found.where["steps"] == [4, 10]
-    assert found.claim.endswith("as on the others in steps 4-10")
+    assert str(found.claim).endswith("as on the others in steps 4-10")
 
 
 def test_a_stage_that_is_heavy_at_times_is_reported_for_these_steps():

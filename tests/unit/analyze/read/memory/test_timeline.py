@@ -141,14 +141,16 @@ def test_memory_alone_is_diagnosed_without_an_account_of_time(tmp_path):
     result = diagnose(load_trace(tmp_path))
     (finding,) = (one for one in result.findings if one.kind == "memory_headroom")
     assert finding.where == {"rank": 1}
-    assert "1.83 GiB" in finding.claim
-    assert finding.evidence[0].startswith("when most was allocated: parameters 0.98 GiB, activ")
-    assert "median of the other 2 ranks is 0.18 GiB" in finding.evidence[1]
+    assert "1.83 GiB" in str(finding.claim)
+    assert str(finding.evidence[0]).startswith(
+        "When most was allocated: parameters 1000 MiB, activ"
+    )
+    assert str(finding.evidence[1]) == "Median of the other 2 ranks: 187 MiB"
     assert result.memory["peak_frac"].isna().all()
     assert not result.waterfall
     text = to_text(result)
     assert "1000.0 MiB" in text
-    assert "how full it was is not known" in text
+    assert "How full it was is unknown" in text
 
 
 @pytest.mark.traces

@@ -7,7 +7,7 @@ import pytest
 
 _BEGIN = """
 import sys
-from meshscope.analyze.pandas_at_first_use import pandas_at_first_use
+from meshscope.analyze.tables.pandas_at_first_use import pandas_at_first_use
 pandas_at_first_use()
 import pandas as pd
 import pyarrow as pa
