@@ -40,6 +40,8 @@ _MOST_FRAMES, _MOST_TEXT = 64, 300
 _MOST_TENSORS = 4096
 _STARTED = {"scheduled": False, "started": True, "completed": True}
 _MOST_DIMS = 64
+_LONGEST_MS = 86_400_000
+"""A day: no collective that ended took longer."""
 _PICKLE_MAGIC = b"\x80"
 _NUMBER_IN_NAME = re.compile(r"(\d+)(?:\.[A-Za-z]\w*)*$")
 _TRANSFER = re.compile(r"(send|recv)\s+(\d+)(?:->|<-)(\d+)")
@@ -308,7 +310,7 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         is_started=_STARTED.get(_text(entry.get("state"))),
         is_complete=is_known or entry.get("retired") is True,
         duration_ns=round(length_ms * 1e6)
-        if isinstance(length_ms, float) and 0 < length_ms < 1e12
+        if isinstance(length_ms, float) and 0 < length_ms < _LONGEST_MS
         else None,
     )
 

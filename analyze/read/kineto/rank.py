@@ -23,6 +23,7 @@ from .cut_files import whole_steps
 from .device_windows import first_step_work, until_device_is_done
 from .event_columns import Events, RoledEvents
 from .events import DistributedInfo, KinetoHeader, to_int
+from .far_events import without_far_events
 from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .roles import RoleCollector
@@ -106,6 +107,8 @@ def read_rank_file(
                 where=file.label,
                 remedy=message("advice.let_profiler_finish"),
             )
+        roles, far = without_far_events(roles, file.label)
+        notes += far
         _refuse_merged(roles, file.label)
         info = header.distributed_info or DistributedInfo()
         rank = _rank(info, file.name, default_rank, notes)
