@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from meshscope.probe.schema.errors import TraceFormatError
+from meshscope.probe.schema.imported_tables import ELEMENTS
 from meshscope.probe.schema.terms import CollectiveKind, Direction
 
 from ...wording.message import message
@@ -84,7 +85,7 @@ class Operation:
     input_bytes: int
     output_bytes: int
     input_splits: str | None
-    """Bytes of each tensor of an all-to-all of lists, one tensor a member."""
+    """Bytes of each tensor of an all-to-all of lists, one tensor a member; or elements, with that word behind."""
     output_splits: str | None
     elements: int | None
     """Elements of the message, where its bytes are unknown: old versions keep no types."""
@@ -341,12 +342,17 @@ def _items(shape: object) -> int:
 
 
 def _splits(kind: CollectiveKind, entry: Mapping[str, Any], side: str) -> str | None:
-    """Return the bytes of each tensor of one side; None where one tensor stands for all members, or a type is unknown."""
+    """Return the bytes of each tensor of one side; None where one tensor stands for all members, or a type is unknown.
+
+    Dumps that keep no types at all give the elements, also of one tensor.
+    """
     shapes = _list(entry.get(f"{side}_sizes"))
-    if kind is not CollectiveKind.ALL_TO_ALL or not 1 < len(shapes) <= _MOST_TENSORS:
-        return None
     dtypes = _list(entry.get(f"{side}_dtypes"))
-    if not dtypes or not all(item_bytes(_text(dtype)) for dtype in dtypes):
+    if kind is not CollectiveKind.ALL_TO_ALL or not 1 <= len(shapes) <= _MOST_TENSORS:
+        return None
+    if not dtypes:
+        return " ".join([*(str(_items(one)) for one in shapes), ELEMENTS])
+    if len(shapes) == 1 or not all(item_bytes(_text(dtype)) for dtype in dtypes):
         return None  # It would have no bytes, unlike what its peers expect.
     sizes = [_size([one], [dtypes[min(at, len(dtypes) - 1)]]) for at, one in enumerate(shapes)]
     return " ".join(map(str, sizes))
