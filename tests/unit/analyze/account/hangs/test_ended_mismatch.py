@@ -71,3 +71,19 @@ def test_one_that_did_not_end_is_named_first_and_nothing_false_of_it(tmp_path):
 def test_members_that_agree_give_none(tmp_path, how):
     """Fails when a healthy operation is called a reason."""
     assert [f.cause for f in findings(tmp_path, **how)] == [None]
+
+
+@pytest.mark.parametrize("group", ["0", None])
+def test_dumps_of_the_first_versions_name_who_did_not_arrive(tmp_path, group):
+    """Fails when a dump that numbers with ``seq_id`` and names its group plainly is read as empty."""
+    for rank in range(4):
+        old = dump(rank, late=True)
+        for entry in old["entries"]:
+            entry["seq_id"] = entry.pop("collective_seq_id")
+            entry["process_group"] = group
+            for key in ("p2p_seq_id", "is_p2p", "input_dtypes", "output_dtypes"):
+                del entry[key]
+        value = {"version": "1.5", "entries": old["entries"]}
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(value))
+    (found,) = diagnose(load_trace(tmp_path)).findings
+    assert found.where["ranks"] == [3]
