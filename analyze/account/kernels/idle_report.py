@@ -30,6 +30,11 @@ from .idle import (
 _COLUMNS = ["step", "category", "stream", "start_ns", "dur_ns", "launch_ns", "correlation", "op_id"]
 _SHOWN = 3
 """Calls that are named for each cause."""
+_OVERHEAD = (
+    r"Buffer Flush|Activity Buffer Request|Instrumentation|Resource|UVM Activity Init|Driver Compiler"
+    r"|Runtime Triggered Module Loading|Lazy Function Loading|Command Buffer Full"
+)
+"""What profilers call their own work, and that of the driver."""
 _LEAST_WAIT = 0.02
 """Share of the step from which on what waiting calls cost is worth a sentence."""
 
@@ -257,6 +262,11 @@ def _recorded(trace: Trace, rank: int, causes: IdleCauses, begin: int, end: int)
         stop = start + rows["dur_ns"].to_numpy(np.int64)
         inside = covered_length(np.array([[begin, end]]), start, stop)
         launches = rows["thread"].isin(causes.threads).to_numpy(bool)
+        if table == "annotation":
+            # That of the profiler stops the program, whichever thread it is on.
+            launches |= (
+                rows["name_id"].map(names).fillna("").str.fullmatch(_OVERHEAD).to_numpy(bool)
+            )
         around = rows[(inside >= (end - begin) / 2) & launches]
         if len(around):
             inner = around.sort_values("dur_ns").iloc[0]

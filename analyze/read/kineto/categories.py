@@ -22,13 +22,23 @@ LAUNCH = frozenset(
 DRIVER = frozenset(name for name in LAUNCH if name.endswith("_driver"))
 OPERATOR = frozenset({"cpu_op", "operator"})
 HOST_NOTE, DEVICE_NOTE, PYTHON = "user_annotation", "gpu_user_annotation", "python_function"
+OVERHEAD = "overhead"
 LONG_PYTHON_US = 1000.0
 """Python functions shorter than this are not read: there are as many as all other events."""
-USED = frozenset(CATEGORY_OF_EVENT) | LAUNCH | OPERATOR | {HOST_NOTE, DEVICE_NOTE, PYTHON}
+USED = (
+    frozenset(CATEGORY_OF_EVENT)
+    | LAUNCH
+    | OPERATOR
+    | {
+        HOST_NOTE,
+        DEVICE_NOTE,
+        PYTHON,
+        OVERHEAD,
+    }
+)
 UNUSED = frozenset(
     [
         "",
-        "overhead",
         "cpu_instant_event",
         "external_correlation",
         "cuda_event",

@@ -235,6 +235,8 @@ class RoledEvents:
     """True where device rows have no category but a task type, as the Ascend profiler writes them."""
     unplaced: int = 0
     """Complete events without a category that are not used."""
+    overhead: Events = field(default_factory=lambda: Events(start=_NONE, dur=_NONE, name=_NONE))
+    """Work of the profiler itself and of the driver, such as a flush of buffers."""
     doubtful: Window | None = None
     """Where most events begin, if some are impossibly far from there or impossibly long."""
     shapes: list[str] = field(default_factory=list)

@@ -69,6 +69,7 @@ def without_far_events(roles: RoledEvents, where: str) -> tuple[RoledEvents, lis
         },
         device_note=roles.device_note.at(np.flatnonzero(kept(roles.device_note, _never))),
         host_note=roles.host_note.at(np.flatnonzero(kept(roles.host_note, outlast))),
+        overhead=roles.overhead.at(np.flatnonzero(kept(roles.overhead, _never))),
         python=roles.python.at(np.flatnonzero(kept(roles.python, outlast))),
         launch=_filtered(roles.launch, window, outlast, left_out),
         operator=_filtered(roles.operator, window, outlast, left_out),
