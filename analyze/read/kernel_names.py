@@ -23,6 +23,7 @@ CATEGORY_OF_EVENT = {
     "ascend_kernel": KernelCategory.COMPUTE,
     "ascend_memcpy": KernelCategory.MEMCPY,
     "ascend_sync": KernelCategory.SYNC,
+    "ascend_communication": KernelCategory.COMMUNICATION,
 }
 """Trace category (lower case) of each device activity; a kernel may turn out to communicate."""
 
@@ -52,6 +53,7 @@ _FUSED = re.compile(
 _KINDS = (
     ("reducescatter", CollectiveKind.REDUCE_SCATTER),
     ("allreduce", CollectiveKind.ALL_REDUCE),
+    ("crossdevicereduce", CollectiveKind.ALL_REDUCE),
     ("allgather", CollectiveKind.ALL_GATHER),
     ("alltoall", CollectiveKind.ALL_TO_ALL),
     ("all2all", CollectiveKind.ALL_TO_ALL),

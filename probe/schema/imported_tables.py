@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from .columns import RANK, Column, TableSpec, ns_column
 
+ELEMENTS = "elements"
+"""Stands behind sizes that are no bytes, for the types are not recorded."""
+
 
 def _bytes(name: str, meaning: str) -> Column:
     return Column(name, "int64", "bytes", meaning, nullable=True)
@@ -11,7 +14,8 @@ def _bytes(name: str, meaning: str) -> Column:
 
 def _splits(name: str, verb: str) -> Column:
     meaning = (
-        f"bytes that the rank {verb} per member, in group order, where an all-to-all has lists"
+        f"bytes that the rank {verb} per member, in group order, where an all-to-all has lists; "
+        "without types its elements, and that word"
     )
     return Column(name, "string", "1", meaning, nullable=True)
 

@@ -22,8 +22,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.imported_tables import ELEMENTS
 from meshscope.probe.schema.terms import CollectiveKind
 
+from ...tables.capabilities import FLIGHT_RECORDER
 from ...tables.trace import Trace
 
 UNEVEN = frozenset({CollectiveKind.ALL_TO_ALL.value, CollectiveKind.OTHER.value})
@@ -73,11 +75,21 @@ class Mismatch(NamedTuple):
     """And all that they expect, or the second does."""
     pair: tuple[int, int] | None = None
     """Sender and receiver of an all-to-all that differ, where the sizes of each pair are recorded."""
+    is_counted: bool = False
+    """True where what an all-to-all sends and expects is in elements: the types are not recorded."""
 
 
-def mismatches(trace: Trace) -> list[Mismatch]:
-    """Return the first mismatch of each group, where a capture broke off; the smallest number first."""
+def mismatches(trace: Trace, *, ended: bool = False) -> list[Mismatch]:
+    """Return the first mismatch of each group, where a capture broke off; the smallest number first.
+
+    Args:
+        trace: The capture.
+        ended: Whether those are wanted that ended on all members all the same, instead of those that did not. Only
+            where the job itself numbered its collectives: elsewhere members that differ there lack records.
+    """
     progress = trace.frame("progress")
+    if ended and trace.origin != FLIGHT_RECORDER:
+        return []
     rows = trace.frame("collective")
     if progress.empty or rows.empty:
         return []
@@ -89,7 +101,7 @@ def mismatches(trace: Trace) -> list[Mismatch]:
     found = [
         one
         for group, own in rows.groupby("group_id")
-        if (one := _of_group(trace, str(group), own)) is not None
+        if (one := _of_group(trace, str(group), own, ended=ended)) is not None
     ]
     return sorted(found, key=lambda one: one.seq)
 
@@ -110,7 +122,7 @@ def _is_open(rows: pd.DataFrame, progress: pd.DataFrame) -> pd.Series:
     return rows["end_ns"].isna() & (rows["seq"].to_numpy(np.int64) > done)
 
 
-def _of_group(trace: Trace, group: str, rows: pd.DataFrame) -> Mismatch | None:
+def _of_group(trace: Trace, group: str, rows: pd.DataFrame, *, ended: bool) -> Mismatch | None:
     is_even = ~rows["kind"].isin(UNEVEN | _ROOTED)
     issued = rows.assign(
         size_bytes=rows["size_bytes"].where(is_even, -1),
@@ -126,10 +138,11 @@ def _of_group(trace: Trace, group: str, rows: pd.DataFrame) -> Mismatch | None:
     for seq in sorted(differs.tolist()):
         own = issued[rows["seq"] == seq]
         found = _compared(trace, group, int(seq), own)
-        if found is not None:
-            is_broken = seq in open_seqs
-            return _explained(found, issued) if is_broken else None
-    for seq in sorted(open_seqs):
+        if found is not None and (seq in open_seqs) is not ended:
+            return _explained(found, issued)
+        if found is not None and trace.origin != FLIGHT_RECORDER:
+            return None
+    for seq in () if ended else sorted(open_seqs):
         own = rows[rows["seq"] == seq]
         found = _splits(trace, group, int(seq), own)
         if found is not None:
@@ -190,6 +203,9 @@ def _explained(found: Mismatch, issued: pd.DataFrame) -> Mismatch:
         ].itertuples(index=False, name=None)
     }
     after_own, after_usual = at.get((rank, found.seq + 1)), at.get((usual_rank, found.seq + 1))
+    if after_own is not None and after_own == after_usual:
+        # Both go on alike: nothing is shifted.
+        return found
     if after_own == found.usual and after_usual == own and own != found.usual:
         return found._replace(what="order")
     if after_usual == own and own != found.usual and after_own != found.usual:
@@ -215,10 +231,13 @@ def _splits(trace: Trace, group: str, seq: int, own: pd.DataFrame) -> Mismatch |
     members = _members(trace, group)
     if calls.empty or set(calls["rank"]) != set(members):
         return None
+    is_counted = _is_counted(calls)
+    if is_counted:
+        calls = _with_elements(calls)
     dtypes = own.set_index("rank")["dtype"]
     found = _pair(trace, group, seq, calls, dtypes)
     if found is not None:
-        return found
+        return _in_elements(found) if is_counted else found
     sent, received = int(calls["input_bytes"].sum()), int(calls["output_bytes"].sum())
     if sent == received or not sent or not received:
         return None
@@ -233,7 +252,37 @@ def _splits(trace: Trace, group: str, seq: int, own: pd.DataFrame) -> Mismatch |
     rest = calls[~calls["rank"].isin(odd["rank"])]
     usual = int(rest["input_bytes"].mode().iloc[0]) if len(rest) else -1
     ranks = tuple(sorted(map(int, rest["rank"])))
-    return Mismatch(group, seq, Issue(kind, usual, ""), ranks, different, "splits", sent, received)
+    sums = Mismatch(group, seq, Issue(kind, usual, ""), ranks, different, "splits", sent, received)
+    return _in_elements(sums) if is_counted else sums
+
+
+def _is_counted(calls: pd.DataFrame) -> bool:
+    """Return whether what each member sends and expects is in elements."""
+    splits = calls[["input_splits", "output_splits"]]
+    return bool(splits.map(lambda text: str(text).endswith(ELEMENTS)).all(axis=None))
+
+
+def _with_elements(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls with elements in place of bytes."""
+    changed = calls.copy()
+    for side in ("input", "output"):
+        counts = changed[f"{side}_splits"].str.removesuffix(ELEMENTS).str.strip()
+        changed[f"{side}_splits"] = counts
+        changed[f"{side}_bytes"] = [sum(map(int, text.split())) for text in counts]
+    return changed
+
+
+def _in_elements(found: Mismatch) -> Mismatch:
+    """Return a mismatch whose sizes are elements as one that says so."""
+    return found._replace(
+        usual=_counted(found.usual),
+        different={rank: _counted(one) for rank, one in found.different.items()},
+        is_counted=True,
+    )
+
+
+def _counted(issue: Issue) -> Issue:
+    return issue._replace(size_bytes=-1, elements=issue.size_bytes)
 
 
 def _pair(

@@ -20,7 +20,7 @@ _COMPARED = ("dtype", "size_bytes", "elements")
 
 
 class UnequalTransfer(NamedTuple):
-    """The first transfer between two ranks whose ends differ, and that did not end."""
+    """The first transfer between two ranks whose ends differ, and that did not end at the receiver."""
 
     group_id: str
     source: int
@@ -35,9 +35,10 @@ class UnequalTransfer(NamedTuple):
 
 
 def unequal_transfers(trace: Trace) -> list[UnequalTransfer]:
-    """Return for each pair of ranks the first transfer whose ends differ, if both were open at the end.
+    """Return for each pair of ranks the first transfer whose ends differ, if the receiver never got it.
 
-    Ends that differ in a transfer that was through belong to different transfers: records were lost.
+    A sender may go on before anybody receives. Ends that differ in a transfer that was through belong
+    to different transfers: records were lost.
     """
     if trace.frame("p2p").empty or trace.frame("progress").empty:
         return []
@@ -50,7 +51,7 @@ def unequal_transfers(trace: Trace) -> list[UnequalTransfer]:
         unknown = "" if name == "dtype" else 0
         differs |= (sent != unknown) & (expected != unknown) & (sent != expected)
     first = both[differs].sort_values("seq").drop_duplicates(_KEY[:3])
-    first = first[first["is_open_sent"] & first["is_open_expected"]]
+    first = first[first["is_open_expected"]]
     return [
         UnequalTransfer(
             str(row["group_id"]),

@@ -44,14 +44,15 @@ from ...tables.trace import Trace
 from .coverage import device_extents
 
 WAITING_CALL = re.compile(
-    r"synchroni[sz]e|\b(?:cu|cuda|hip)Memcpy(?:HtoD|DtoH|WithStream)?(?:_v\d+)?(?:_ptds(?:_v\d+)?)?$",
+    r"synchroni[sz]e|\b(?:ur|pi)(?:QueueFinish|Events?Wait)|\b(?:cu|cuda|hip)Memcpy(?:HtoD|DtoH|WithStream)?(?:_v\d+)?(?:_ptds(?:_v\d+)?)?$",
     re.IGNORECASE,
 )
 """Names of calls that return when the device is done; Nsight adds a version to them."""
 ALLOCATOR_CALL = re.compile(
     r"\b(?:cuda|hip|cu|aclrt|musa|xpu)_?"
     r"(?:Malloc|Free|Mem(?:Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)|"
-    r"(?:Mem)?Host(?:Alloc|Malloc|Free|Register|Unregister|GetDevicePointer)|MemHost\w+)",
+    r"(?:Mem)?Host(?:Alloc|Malloc|Free|Register|Unregister|GetDevicePointer)|MemHost\w+)"
+    r"|\b(?:ze|pi|ur)(?:Mem|USM|extUSM)\w*(?:Alloc|Free)",
     re.IGNORECASE,
 )
 """Names of calls that take memory from the driver or give it back: most of them wait for the device,

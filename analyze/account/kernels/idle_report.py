@@ -21,6 +21,7 @@ from .idle import (
     EVENT_WAIT_CALL,
     LONG_NS,
     NOTHING,
+    SYNCHRONISE,
     IdleCauses,
     device_work,
     idle_causes,
@@ -29,6 +30,11 @@ from .idle import (
 _COLUMNS = ["step", "category", "stream", "start_ns", "dur_ns", "launch_ns", "correlation", "op_id"]
 _SHOWN = 3
 """Calls that are named for each cause."""
+_OVERHEAD = (
+    r"Buffer Flush|Activity Buffer Request|Instrumentation|Resource|UVM Activity Init|Driver Compiler"
+    r"|Runtime Triggered Module Loading|Lazy Function Loading|Command Buffer Full"
+)
+"""What profilers call their own work, and that of the driver."""
 _LEAST_WAIT = 0.02
 """Share of the step from which on what waiting calls cost is worth a sentence."""
 
@@ -90,13 +96,14 @@ def idle_report(
     time = pd.Series({one.rank: float(one.time_ns) for one in found})
     longest = max(found, key=lambda one: _longest(one.causes.nothing))
     waiting = max(found, key=lambda one: _longest(one.causes.waits))
+    frac = {cause: float(ns[cause].sum() / time.sum()) for cause in CAUSES}
     return IdleReport(
-        frac={cause: float(ns[cause].sum() / time.sum()) for cause in CAUSES},
+        frac=frac,
         by_rank=ns.div(time, axis=0),
         time_ns=float(time.sum()),
         blockers=_blockers(trace, found),
         longest_call=_longest_call(trace, [one.rank for one in found]),
-        waits=_waits(trace, float(time.sum())),
+        waits=_waits(trace, float(time.sum()), frac[SYNCHRONISE]),
         notes={
             cause: [said]
             for cause, said in ((NOTHING, longest.nothing), (DEVICE_WAIT, waiting.device_wait))
@@ -179,11 +186,14 @@ def called(name: str, inside: str) -> Message:
     return message("idle.call", name=name)
 
 
-def _waits(trace: Trace, time_ns: float) -> Message | None:
-    """Return what calls that wait for the device cost until the next launch."""
+def _waits(trace: Trace, time_ns: float, in_calls: float) -> Message | None:
+    """Return what calls that wait for the device cost until the next launch.
+
+    It is more than the idle time in them, unless they are copies that launch work themselves.
+    """
     waits = host_waits(trace)
     share = float(waits["starved_ns"].sum()) / time_ns if time_ns else 0.0
-    if share < _LEAST_WAIT:
+    if share < max(_LEAST_WAIT, in_calls):
         return None
     most = waits.iloc[0]
     return message(
@@ -252,6 +262,11 @@ def _recorded(trace: Trace, rank: int, causes: IdleCauses, begin: int, end: int)
         stop = start + rows["dur_ns"].to_numpy(np.int64)
         inside = covered_length(np.array([[begin, end]]), start, stop)
         launches = rows["thread"].isin(causes.threads).to_numpy(bool)
+        if table == "annotation":
+            # That of the profiler stops the program, whichever thread it is on.
+            launches |= (
+                rows["name_id"].map(names).fillna("").str.fullmatch(_OVERHEAD).to_numpy(bool)
+            )
         around = rows[(inside >= (end - begin) / 2) & launches]
         if len(around):
             inner = around.sort_values("dur_ns").iloc[0]

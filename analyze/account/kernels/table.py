@@ -172,9 +172,17 @@ def _kernels(totals: pd.DataFrame, part: pd.DataFrame) -> pd.DataFrame:
     )
     slowest = totals.loc[totals.groupby(_KEY)["total_ns"].idxmax()].set_index(_KEY)["rank"]
     durations, delays = (part[part["what"] == what] for what in ("duration", "delay"))
+    longest = over_ranks["max_ns"]
+    is_even = over_ranks["total_ns"] == longest * over_ranks["count"]
+
+    def of_durations(share: float) -> pd.Series[float]:
+        # The middle of a bin may lie beyond the longest one.
+        found = _percentile(durations, share).clip(upper=longest)
+        return found.where(~is_even, longest)
+
     columns = {
-        "p50_ns": _percentile(durations, 0.50),
-        "p99_ns": _percentile(durations, 0.99),
+        "p50_ns": of_durations(0.50),
+        "p99_ns": of_durations(0.99),
         "delay_p50_ns": _percentile(delays, 0.50),
         "delay_p99_ns": _percentile(delays, 0.99),
         "slowest_rank": slowest,

@@ -22,7 +22,7 @@ from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 from .early_end import crash_finding, fewer_batches
-from .mismatch import mismatch_findings
+from .mismatch import ended_mismatch_findings, mismatch_findings
 from .silence import all_silent, all_wait_for_silent, ended_together, silences
 from .standstill_words import (
     SHOWN,
@@ -60,6 +60,11 @@ def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[F
     """
     if trace.frame("progress").empty:
         return
+    yield from _findings(trace, step_time_ns)
+    yield from ended_mismatch_findings(trace)
+
+
+def _findings(trace: Trace, step_time_ns: float | None) -> Iterator[Finding]:
     different = (*mismatch_findings(trace), *unequal_transfer_findings(trace))
     yield from different
     if different:

@@ -174,9 +174,8 @@ def idle_devices(account: Account) -> Iterator[Finding]:
     where = () if common is None else (_traced(common.tolist()),)
     report = idle_report(trace, account.windows, common, STALLS)
     if report is None:
-        if cost >= MIN_IDLE:
-            evidence = (message("idle.unknown_meaning"), *where)
-            yield _finding(FindingKind.HOST_STALL, UNKNOWN_WORDS, "unknown", cost, evidence)
+        evidence = (message("idle.unknown_meaning"), *where)
+        yield _finding(FindingKind.HOST_STALL, UNKNOWN_WORDS, "unknown", cost, evidence)
         return
     yield from _by_cause(report, cost, where)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
@@ -26,24 +27,44 @@ _REMEDIES = {
 
 def mismatch_findings(trace: Trace) -> Iterator[Finding]:
     """Yield a finding for the first mismatch of each group; where ranks differ, nobody is a victim's cause."""
+    before = {one.group_id for one in mismatches(trace, ended=True)}
     for found in mismatches(trace)[:SHOWN]:
-        ranks = tuple(found.different)
-        where = where_of(ranks, trace)
-        where["group_id"] = found.group_id
-        if len(ranks) == 1:
-            where["rank"] = ranks[0]
-        yield Finding(
-            kind=FindingKind.HANG,
-            severity=Severity.CRITICAL,
-            where=where,
-            claim=_claim(trace, found),
-            cost_frac=None,
-            removal_gain_frac=None,
-            confidence=0.95 if found.usual_ranks else 0.7,
-            evidence=tuple(_evidence(trace, found)),
-            remedy=_REMEDIES[found.what],
-            cause=f"mismatch_{found.what}",
+        yield _finding(trace, found, is_first=found.group_id not in before)
+
+
+def ended_mismatch_findings(trace: Trace) -> Iterator[Finding]:
+    """Yield a finding for the first mismatch of each group that ended on all members all the same.
+
+    The library went on, with data that is wrong or still under way: what stands later may stand for it.
+    """
+    for found in mismatches(trace, ended=True)[:SHOWN]:
+        finding = _finding(trace, found, is_first=True)
+        yield replace(
+            finding,
+            severity=Severity.WARNING,
+            confidence=0.5,
+            evidence=(message("mismatch.ended"), *finding.evidence),
         )
+
+
+def _finding(trace: Trace, found: Mismatch, *, is_first: bool) -> Finding:
+    ranks = tuple(found.different)
+    where = where_of(ranks, trace)
+    where["group_id"] = found.group_id
+    if len(ranks) == 1:
+        where["rank"] = ranks[0]
+    return Finding(
+        kind=FindingKind.HANG,
+        severity=Severity.CRITICAL,
+        where=where,
+        claim=_claim(trace, found),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.95 if found.usual_ranks else 0.7,
+        evidence=tuple(_evidence(trace, found, is_first=is_first)),
+        remedy=_REMEDIES[found.what],
+        cause=f"mismatch_{found.what}",
+    )
 
 
 def _claim(trace: Trace, found: Mismatch) -> Message:
@@ -51,9 +72,16 @@ def _claim(trace: Trace, found: Mismatch) -> Message:
     group = group_message(trace, found.group_id)
     first = next(iter(found.different.values()))
     sizes = {"sent_bytes": found.sent_bytes, "received_bytes": found.received_bytes}
+    if found.pair is not None and found.is_counted:
+        ends = {"source": found.pair[0], "target": found.pair[1]}
+        counts = {"sent": found.sent_bytes, "received": found.received_bytes}
+        return message("mismatch.pair_counted", **ends, seq=seq, group=group, **counts)
     if found.pair is not None:
         ends = {"source": found.pair[0], "target": found.pair[1]}
         return message("mismatch.pair", **ends, seq=seq, group=group, **sizes)
+    if found.what == "splits" and found.is_counted:
+        counts = {"sent": found.sent_bytes, "received": found.received_bytes}
+        return message("mismatch.splits_counted", ranks=ranks, seq=seq, group=group, **counts)
     if found.what == "splits":
         return message("mismatch.splits", ranks=ranks, seq=seq, group=group, **sizes)
     if not found.usual_ranks:
@@ -87,12 +115,13 @@ def _differing(what: str, issue: Issue) -> Message:
     return message("mismatch.kind", kind=issue.kind)
 
 
-def _evidence(trace: Trace, found: Mismatch) -> Iterator[Message]:
+def _evidence(trace: Trace, found: Mismatch, *, is_first: bool) -> Iterator[Message]:
     for rank, own in list(found.different.items())[:SHOWN]:
         yield _issued(trace, found, (rank,), own)
     if found.usual_ranks:
         yield _issued(trace, found, found.usual_ranks, found.usual)
-    yield message("mismatch.agreed", seq=found.seq - 1)
+    if is_first:
+        yield message("mismatch.agreed", seq=found.seq - 1)
     yield from stack_messages(trace, tuple(found.different), most=SHOWN)
 
 

@@ -23,10 +23,10 @@ from meshscope.probe.schema.terms import CollectiveKind, Direction
 from ...wording.message import message
 from ..byte_source import read_whole
 from ..files import DAMAGED_JSON, InputFile
-from ..kernel_names import collective_kind, item_bytes
-from ..kineto.events import to_int as integer
+from ..kernel_names import collective_kind
 from ..kineto.groups import NamedGroup, parse_ranks
 from ..plain_pickle import load_plain
+from .values import elements_of, size_of, splits_of, to_dict, to_list, to_number, to_stamp, to_text
 
 MAX_BYTES = 64 << 20
 """Larger dumps are refused, packed or not; one of 2,000 collectives has about 2 MB."""
@@ -37,10 +37,10 @@ MAX_RANKS = 1 << 20
 _BY_OUTPUT = (CollectiveKind.ALL_GATHER, CollectiveKind.SCATTER)
 """Kinds whose message is what a member gets."""
 _MOST_FRAMES, _MOST_TEXT = 64, 300
-_MOST_TENSORS = 4096
-"""Of one call: a damaged dump must not take minutes."""
 _STARTED = {"scheduled": False, "started": True, "completed": True}
-_MOST_DIMS = 64
+_FIRST_GROUP = "0"
+_LONGEST_MS = 86_400_000
+"""A day: no collective that ended took longer."""
 _PICKLE_MAGIC = b"\x80"
 _NUMBER_IN_NAME = re.compile(r"(\d+)(?:\.[A-Za-z]\w*)*$")
 _TRANSFER = re.compile(r"(send|recv)\s+(\d+)(?:->|<-)(\d+)")
@@ -83,7 +83,7 @@ class Operation:
     input_bytes: int
     output_bytes: int
     input_splits: str | None
-    """Bytes of each tensor of an all-to-all of lists, one tensor a member."""
+    """Bytes of each tensor of an all-to-all of lists, one tensor a member; or elements, with that word behind."""
     output_splits: str | None
     elements: int | None
     """Elements of the message, where its bytes are unknown: old versions keep no types."""
@@ -142,9 +142,9 @@ def read_dump(file: InputFile) -> Dump:
 
 
 def _rank(value: Mapping[str, Any], file: InputFile) -> int:
-    rank = _number(value.get("rank"), bits=32)
+    rank = to_number(value.get("rank"), bits=32)
     if rank < 0 and (match := _NUMBER_IN_NAME.search(file.name)):
-        rank = _number(int(match[1][:10]), bits=32)
+        rank = to_number(int(match[1][:10]), bits=32)
     if not 0 <= rank < MAX_RANKS:
         raise TraceFormatError(
             message("refused.no_rank_of_dump"),
@@ -156,9 +156,9 @@ def _rank(value: Mapping[str, Any], file: InputFile) -> int:
 
 def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
     oddities: Counter[Oddity] = Counter()
-    entries = [entry for entry in _list(value.get("entries")) if isinstance(entry, dict)]
+    entries = [entry for entry in to_list(value.get("entries")) if isinstance(entry, dict)]
     operations = list(_operations(entries, oddities))
-    groups = _groups(_dict(value.get("pg_config")), entries, oddities)
+    groups = _groups(to_dict(value.get("pg_config")), entries, oddities)
     strangers = sorted(n for n, g in groups.items() if g.ranks and rank not in g.ranks)
     if strangers:
         raise TraceFormatError(
@@ -166,7 +166,7 @@ def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
             where=file.label,
             remedy=message("advice.name_as_pytorch"),
         )
-    rows = {str(number): row for number, row in _dict(value.get("pg_status")).items()}
+    rows = {str(number): row for number, row in to_dict(value.get("pg_status")).items()}
     names, is_whole = _group_names(rows, groups, entries)
     status = {
         names[number]: _last(row)
@@ -187,7 +187,7 @@ def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
 
 
 def _last(row: Mapping[str, Any]) -> tuple[int, int]:
-    return _number(row.get("last_enqueued_collective")), _number(
+    return to_number(row.get("last_enqueued_collective")), to_number(
         row.get("last_completed_collective")
     )
 
@@ -209,7 +209,7 @@ def _groups(
         if not 0 < len(members) == len(set(members)) or max(members) >= MAX_RANKS:
             oddities[Oddity.UNREADABLE_MEMBERS] += 1
             members = ()
-        groups[str(key)] = NamedGroup(members, _text(row.get("desc")))
+        groups[str(key)] = NamedGroup(members, to_text(row.get("desc")))
     return groups
 
 
@@ -225,12 +225,12 @@ def _group_names(
     there are as many names as numbers and no entry contradicts it.
     """
     seen = {
-        str(_number(entry.get("pg_id"))): found[0]
+        str(to_number(entry.get("pg_id"))): found[0]
         for entry in entries
         if (found := _group_of(entry))
     }
-    numbers = sorted((_number(number), number) for number in status)
-    names = sorted(groups, key=lambda name: _number(name))
+    numbers = sorted((to_number(number), number) for number in status)
+    names = sorted(groups, key=lambda name: to_number(name))
     if len(numbers) == len(names) and all(name.isdecimal() for name in names):
         by_order = {number: name for (_, number), name in zip(numbers, names, strict=True)}
         if all(by_order.get(number) == name for number, name in seen.items()):
@@ -242,8 +242,18 @@ def _group_of(entry: Mapping[str, Any]) -> tuple[str, str] | None:
     pair = entry.get("process_group")
     if isinstance(pair, list | tuple) and len(pair) == 2:
         name = pair[0] if isinstance(pair[0], str | int) else ""
-        return (str(name), _text(pair[1])) if name != "" else None
-    return None
+        return (str(name), to_text(pair[1])) if name != "" else None
+    if not _is_old(entry):
+        return None
+    if isinstance(pair, str | int) and str(pair):
+        return str(pair), ""
+    # A number alone is only for the first group the same on all ranks.
+    return (_FIRST_GROUP, "") if pair is None and entry.get("pg_id") == 0 else None
+
+
+def _is_old(entry: Mapping[str, Any]) -> bool:
+    """Return whether it is of one of the first versions: one number for all, and transfers known by name."""
+    return "collective_seq_id" not in entry and "seq_id" in entry
 
 
 def _operations(
@@ -269,47 +279,51 @@ def _operations(
 
 def _operation(entry: Mapping[str, Any]) -> Operation | None:
     group = _group_of(entry)
-    name = _text(entry.get("profiling_name"))
-    created_ns = _stamp(entry.get("time_created_ns"))
-    transfer = _TRANSFER.search(name) if entry.get("is_p2p") else None
-    seq = _number(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
-    if group is None or created_ns is None or seq < 0 or (entry.get("is_p2p") and not transfer):
+    name = to_text(entry.get("profiling_name"))
+    created_ns = to_stamp(entry.get("time_created_ns"))
+    is_old = _is_old(entry)
+    found = _TRANSFER.search(name)
+    is_p2p = bool(entry.get("is_p2p", is_old and found is not None))
+    transfer = found if is_p2p else None
+    number = "seq_id" if is_old else "p2p_seq_id" if is_p2p else "collective_seq_id"
+    seq = to_number(entry.get(number))
+    if group is None or created_ns is None or seq < 0 or (is_p2p and not transfer):
         return None
     kind = collective_kind(name.rpartition(":")[2])
     side = "output" if kind in _BY_OUTPUT else "input"
-    dtypes = _list(entry.get(f"{side}_dtypes")) or [None]
-    completed_ns = _stamp(entry.get("time_discovered_completed_ns"))
+    dtypes = to_list(entry.get(f"{side}_dtypes")) or [None]
+    completed_ns = to_stamp(entry.get("time_discovered_completed_ns"))
     is_known = completed_ns is not None or entry.get("state") == "completed"
     length_ms = entry.get("duration_ms")
-    shapes = _list(entry.get(f"{side}_sizes"))
-    size_bytes = _size(shapes, dtypes)
+    shapes = to_list(entry.get(f"{side}_sizes"))
+    size_bytes = size_of(shapes, dtypes)
     return Operation(
-        record=max(_number(entry.get("record_id")), 0),
+        record=max(to_number(entry.get("record_id")), 0),
         group=group[0],
         seq=seq,
         kind=kind,
         direction=_direction(transfer),
         peer=int(transfer[3][:9]) if transfer else -1,
         size_bytes=size_bytes,
-        elements=None if size_bytes else _elements(shapes) or None,
-        dtype=_text(dtypes[0]) or None,
+        elements=None if size_bytes else elements_of(shapes) or None,
+        dtype=to_text(dtypes[0]) or None,
         created_ns=created_ns,
-        started_ns=_stamp(entry.get("time_discovered_started_ns")),
+        started_ns=to_stamp(entry.get("time_discovered_started_ns")),
         completed_ns=completed_ns,
         # A work that the recorder no longer follows (retired) has been waited for.
-        input_bytes=_size(
-            _list(entry.get("input_sizes")), _list(entry.get("input_dtypes")) or [None]
+        input_bytes=size_of(
+            to_list(entry.get("input_sizes")), to_list(entry.get("input_dtypes")) or [None]
         ),
-        output_bytes=_size(
-            _list(entry.get("output_sizes")), _list(entry.get("output_dtypes")) or [None]
+        output_bytes=size_of(
+            to_list(entry.get("output_sizes")), to_list(entry.get("output_dtypes")) or [None]
         ),
-        input_splits=_splits(kind, entry, "input"),
-        output_splits=_splits(kind, entry, "output"),
-        place=_place(_list(entry.get("frames"))),
-        is_started=_STARTED.get(_text(entry.get("state"))),
+        input_splits=splits_of(kind, entry, "input"),
+        output_splits=splits_of(kind, entry, "output"),
+        place=_place(to_list(entry.get("frames"))),
+        is_started=_STARTED.get(to_text(entry.get("state"))),
         is_complete=is_known or entry.get("retired") is True,
         duration_ns=round(length_ms * 1e6)
-        if isinstance(length_ms, float) and 0 < length_ms < 1e12
+        if isinstance(length_ms, float) and 0 < length_ms < _LONGEST_MS
         else None,
     )
 
@@ -320,70 +334,13 @@ def _direction(transfer: re.Match[str] | None) -> Direction | None:
     return Direction.SEND if transfer[1] == "send" else Direction.RECV
 
 
-def _size(shapes: Sequence[Any], dtypes: Sequence[Any]) -> int:
-    """Return the bytes of all tensors of one side; 0 where the dump does not tell."""
-    total = 0
-    for at, shape in enumerate(shapes[:_MOST_TENSORS]):
-        total += _items(shape) * item_bytes(_text(dtypes[min(at, len(dtypes) - 1)]))
-    return min(total, 1 << 62)
-
-
-def _elements(shapes: Sequence[Any]) -> int:
-    return min(sum(map(_items, shapes[:_MOST_TENSORS])), 1 << 62)
-
-
-def _items(shape: object) -> int:
-    items = 1
-    for length in _list(shape)[:_MOST_DIMS]:
-        items = min(items * max(_number(length, bits=48), 0), 1 << 53)
-    return items
-
-
-def _splits(kind: CollectiveKind, entry: Mapping[str, Any], side: str) -> str | None:
-    """Return the bytes of each tensor of one side; None where one tensor stands for all members, or a type is unknown."""
-    shapes = _list(entry.get(f"{side}_sizes"))
-    if kind is not CollectiveKind.ALL_TO_ALL or not 1 < len(shapes) <= _MOST_TENSORS:
-        return None
-    dtypes = _list(entry.get(f"{side}_dtypes"))
-    if not dtypes or not all(item_bytes(_text(dtype)) for dtype in dtypes):
-        return None  # It would have no bytes, unlike what its peers expect.
-    sizes = [_size([one], [dtypes[min(at, len(dtypes) - 1)]]) for at, one in enumerate(shapes)]
-    return " ".join(map(str, sizes))
-
-
 def _place(frames: Sequence[Any]) -> str | None:
     """Return the innermost frame outside of torch, else the innermost."""
     known = [frame for frame in frames[:_MOST_FRAMES] if isinstance(frame, dict)]
-    files = [_text(frame.get("filename")).replace("\\", "/") for frame in known]
+    files = [to_text(frame.get("filename")).replace("\\", "/") for frame in known]
     own = [at for at, file in enumerate(files) if file and "/torch/" not in f"/{file}"]
     at = own[0] if own else 0
     if not known or not files[at]:
         return None
-    name, line = _text(known[at].get("name")), _number(known[at].get("line"))
+    name, line = to_text(known[at].get("name")), to_number(known[at].get("line"))
     return f"{name} ({files[at]}:{line})"[:_MOST_TEXT]
-
-
-def _number(value: object, *, bits: int = 64) -> int:
-    """Return a number, which JSON may hold as text; -1 where it is none.
-
-    The text of a container is not looked at: shared parts may make it endless.
-    """
-    return integer(value, bits=bits) if isinstance(value, int | str) else -1
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _stamp(value: object) -> int | None:
-    """Return a time; None where there is none (JSON writes 0)."""
-    time_ns = _number(value)
-    return time_ns if time_ns > 0 else None
-
-
-def _list(value: object) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
-
-
-def _dict(value: object) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}

@@ -22,13 +22,23 @@ LAUNCH = frozenset(
 DRIVER = frozenset(name for name in LAUNCH if name.endswith("_driver"))
 OPERATOR = frozenset({"cpu_op", "operator"})
 HOST_NOTE, DEVICE_NOTE, PYTHON = "user_annotation", "gpu_user_annotation", "python_function"
+OVERHEAD = "overhead"
 LONG_PYTHON_US = 1000.0
 """Python functions shorter than this are not read: there are as many as all other events."""
-USED = frozenset(CATEGORY_OF_EVENT) | LAUNCH | OPERATOR | {HOST_NOTE, DEVICE_NOTE, PYTHON}
+USED = (
+    frozenset(CATEGORY_OF_EVENT)
+    | LAUNCH
+    | OPERATOR
+    | {
+        HOST_NOTE,
+        DEVICE_NOTE,
+        PYTHON,
+        OVERHEAD,
+    }
+)
 UNUSED = frozenset(
     [
         "",
-        "overhead",
         "cpu_instant_event",
         "external_correlation",
         "cuda_event",
@@ -45,6 +55,7 @@ UNUSED = frozenset(
 
 ASCEND = "ascend_"
 """Begins the categories that we give to device rows of the Ascend profiler."""
+_STEP, _HCCL = "ProfilerStep#", "hcom_"
 _OLD_OPERATOR = "operator"
 
 IntArray = npt.NDArray[np.int64]
@@ -53,9 +64,14 @@ IntArray = npt.NDArray[np.int64]
 def category_of(event: AnyEvent) -> str:
     """Return the category of a complete event that names none, empty where nothing tells.
 
-    The Ascend profiler gives its device rows a task type instead.
+    The Ascend profiler gives its device rows a task type instead, and rows of its collective library neither.
     """
-    args = cast(EventContent, event).args
+    content = cast(EventContent, event)
+    if content.name.startswith(_STEP):
+        return HOST_NOTE
+    if content.name.startswith(_HCCL):
+        return f"{ASCEND}communication"
+    args = content.args
     task = "" if args is None or args.task_type is None else str(args.task_type).upper()
     if not task:
         return ""

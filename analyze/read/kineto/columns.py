@@ -16,6 +16,7 @@ import numpy.typing as npt
 from meshscope.probe.schema.terms import SpanKind
 
 from ...wording.limits import Limit
+from ...wording.message import message
 from .event_columns import Events, IntArray, RoledEvents
 from .step_marks import found_steps
 
@@ -88,9 +89,29 @@ def innermost(start: IntArray, end: IntArray, time: IntArray) -> IntArray:
 
 _STEP_NAME = re.compile(r"ProfilerStep#(\d{1,9})(?!\d)")
 _SPANS = (
-    (re.compile(r"Optimizer\.step#"), SpanKind.OPTIMIZER),
-    (re.compile(r"enumerate\(DataLoader\)"), SpanKind.DATA_LOAD),
+    (SpanKind.OPTIMIZER, (re.compile(r"Optimizer\.step#"),)),
+    (
+        SpanKind.DATA_LOAD,
+        (
+            re.compile(r"enumerate\(DataLoader\)"),
+            re.compile(
+                r"(?:\S*dataloader_next|data[ _-]?load(?:ing|er)?|load[ _-]?data"
+                r"|(?:get|next|load|fetch)[ _-]?(?:next[ _-]?)?batch)$",
+                re.IGNORECASE,
+            ),
+        ),
+    ),
+    (
+        SpanKind.CHECKPOINT,
+        (
+            re.compile(
+                r"(?:save[ _-]?checkpoint|checkpoint[ _-]?sav(?:e|ing))(?:$|[ _-]?\d)",
+                re.IGNORECASE,
+            ),
+        ),
+    ),
 )
+"""Annotations of each kind; where a file has the first, the next are around or inside of it."""
 _WHOLE_FILE_STEP = 0
 NO_STEP = -1
 
@@ -175,6 +196,9 @@ def step_windows(roles: RoledEvents) -> StepWindows:
         return StepWindows(
             number[order], window.start[first], window.time.end[first], is_whole_file=False
         )
+    on_device = _device_steps(roles.device_note.named(number_of), number_of)
+    if on_device is not None:
+        return on_device
     found = found_steps(roles)
     if found is not None:
         number = np.arange(1, len(found.start) + 1, dtype=np.int64)
@@ -186,6 +210,23 @@ def step_windows(roles: RoledEvents) -> StepWindows:
     return StepWindows(np.array([_WHOLE_FILE_STEP]), start, end, is_whole_file=True)
 
 
+def _device_steps(marks: Events, number_of: dict[int, int]) -> StepWindows | None:
+    """Return the steps by their marks on the device, of files without the host; None without any.
+
+    A mark lasts from the first to the last kernel of a step on a stream. What is between two belongs to the first.
+    """
+    if not len(marks):
+        return None
+    numbers = np.array([number_of[code] for code in marks.name.tolist()], dtype=np.int64)
+    number, place = np.unique(numbers, return_inverse=True)
+    start = np.full(len(number), np.iinfo(np.int64).max)
+    np.minimum.at(start, place, marks.start)
+    order = np.argsort(start, kind="stable")
+    end = np.append(start[order][1:], marks.time.end.max())
+    said = message("assumed.steps_on_device", steps=len(number))
+    return StepWindows(number[order], start[order], end, is_whole_file=False, found_by=said)
+
+
 def recognised_spans(roles: RoledEvents) -> list[tuple[SpanKind, Events]]:
     """Return the annotations that mean a span kind.
 
@@ -193,8 +234,8 @@ def recognised_spans(roles: RoledEvents) -> list[tuple[SpanKind, Events]]:
     host-side one, which covers the launches only.
     """
     found = []
-    for pattern, kind in _SPANS:
-        codes = roles.names_like(pattern)
+    for kind, patterns in _SPANS:
+        codes = next(filter(None, map(roles.names_like, patterns)), {})
         on_device = roles.device_note.named(codes if kind == SpanKind.OPTIMIZER else ())
         found.append((kind, on_device if len(on_device) else roles.host_note.named(codes)))
     return found

@@ -34,6 +34,10 @@ UNNAMED_GROUP = "unnamed"
 _ASSUMED = "the trace does not list the members: all ranks, or those seen in a named group"
 _LIBRARY = re.compile(r"nccl|rccl|hccl|oneccl|msccl", re.IGNORECASE)
 _HOST_NOTE = re.compile(r"(?:nccl|rccl|xccl|hccl|ucc|gloo|mpi):(.+)")
+_CUSTOM_ALL_REDUCE = re.compile(r"cross_device_reduce\w*<[^<>]*?,\s*(\d{1,4})\s*[,>]")
+"""Element type and number of members are parameters of the kernel."""
+_CUSTOM_GROUP = "tensor parallel: custom all-reduce"
+"""What these engines reduce so."""
 _GROUPED = re.compile(r"coalesc|batch|isend|irecv", re.IGNORECASE)
 _TRANSFER = re.compile(r"(send|recv)\s+(\d{1,9})\s*(?:->|<-)\s*(\d{1,9})")
 """The host's word for a transfer: own number, then that of the peer, both inside the group."""
@@ -50,6 +54,8 @@ class RankCommunication:
     """Process groups by name, as far as this rank knows them."""
     counts: Counter[Counted] = field(default_factory=Counter)
     """How often something could not be read, by the sentence about it."""
+    world_size: int = -1
+    """Ranks of the job by its header, -1 if it does not say."""
 
 
 def rank_communication(
@@ -59,7 +65,7 @@ def rank_communication(
     issued: IssueContext,
 ) -> RankCommunication:
     """Return one row per communication kernel of a rank, and its groups."""
-    found = RankCommunication(rank)
+    found = RankCommunication(rank, world_size=to_int(info.world_size, bits=32))
     for config in info.pg_config or ():
         group = NamedGroup(parse_ranks(config.ranks), str(config.pg_desc or ""))
         found.groups[str(config.pg_name)] = group
@@ -138,11 +144,14 @@ def _row(
     """Return what one communication kernel is, or None where it is no one operation."""
     args = kernel.args
     name = str(args.collective_name or host_name)
-    if not name and not _LIBRARY.search(kernel.name):
+    if not name and not _LIBRARY.search(kernel.name) and not _joins_all(kernel.name, found):
         found.counts[Counted.FOREIGN] += 1
         return None
     direction, peer, kind = _operation(name, kernel.name, args)
-    group = _group_of(found, args) if direction or not _GROUPED.search(name) else ""
+    is_custom = args.group_name is None and not name and _joins_all(kernel.name, found)
+    group = _CUSTOM_GROUP if is_custom else ""
+    if not is_custom and (direction or not _GROUPED.search(name)):
+        group = _group_of(found, args)
     if direction and peer < 0:
         peer = _peer_in_name(found, group, host_name)
     if not direction and kind == CollectiveKind.OTHER and _GROUPED.search(name):
@@ -161,6 +170,20 @@ def _row(
         "event_id": i,
         "recorded_seq": to_int(args.seq),
     }
+
+
+def _joins_all(kernel_name: str, found: RankCommunication) -> bool:
+    """Return whether it is the all-reduce of an inference engine over all ranks of the job.
+
+    Its members are a parameter of the kernel; of which ranks a smaller group consists is not known.
+    """
+    custom = _CUSTOM_ALL_REDUCE.search(kernel_name)
+    if custom is None or int(custom[1]) != found.world_size:
+        return False
+    found.groups.setdefault(
+        _CUSTOM_GROUP, NamedGroup(tuple(range(found.world_size)), _CUSTOM_GROUP)
+    )
+    return True
 
 
 def _peer_in_name(found: RankCommunication, group: str, host_name: str) -> int:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from meshscope.probe.schema.terms import DeviceInterface, KernelCategory
 
+from ..far_times import Window
 from ..kernel_names import CATEGORY_OF_EVENT
 from .events import EventArgs, to_floats, to_integers
 
@@ -173,6 +174,8 @@ class SpilledEvents:
     spills: Sequence[ColumnSpill]
     base_ns: int
     """Added to every start."""
+    is_possible: Callable[[Events], npt.NDArray[np.bool_]] | None = None
+    """Which events are kept; all by default."""
 
     def __len__(self) -> int:
         return sum(map(len, self.spills))
@@ -181,7 +184,10 @@ class SpilledEvents:
         """Yield all events in their order, a bounded number at a time."""
         for spill in self.spills:
             for columns in spill.read():
-                yield Events(**columns | {"start": columns["start"] + self.base_ns})
+                part = Events(**columns | {"start": columns["start"] + self.base_ns})
+                if self.is_possible is not None:
+                    part = part.at(np.flatnonzero(self.is_possible(part)))
+                yield part
 
     def select(self, is_wanted: Callable[[Events], npt.NDArray[np.bool_]]) -> PlacedEvents:
         """Return the events that are wanted, which must be few enough for memory."""
@@ -229,6 +235,10 @@ class RoledEvents:
     """True where device rows have no category but a task type, as the Ascend profiler writes them."""
     unplaced: int = 0
     """Complete events without a category that are not used."""
+    overhead: Events = field(default_factory=lambda: Events(start=_NONE, dur=_NONE, name=_NONE))
+    """Work of the profiler itself and of the driver, such as a flush of buffers."""
+    doubtful: Window | None = None
+    """Where most events begin, if some are impossibly far from there or impossibly long."""
     shapes: list[str] = field(default_factory=list)
     """Distinct input shapes of operators, at the positions that the columns call codes."""
 

@@ -23,8 +23,10 @@ from .cut_files import whole_steps
 from .device_windows import first_step_work, until_device_is_done
 from .event_columns import Events, RoledEvents
 from .events import DistributedInfo, KinetoHeader, to_int
+from .far_events import without_far_events
 from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
+from .overhead import overhead_notes, several_devices, with_overhead_notes
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table, write_rank_tables
 from .side_streams import separated, unknown_notes
@@ -106,6 +108,8 @@ def read_rank_file(
                 where=file.label,
                 remedy=message("advice.let_profiler_finish"),
             )
+        roles, far = without_far_events(roles, file.label)
+        notes += far
         _refuse_merged(roles, file.label)
         info = header.distributed_info or DistributedInfo()
         rank = _rank(info, file.name, default_rank, notes)
@@ -162,7 +166,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     job = JobMark.of(info)
     if job.world_size is not None and rank >= job.world_size:
         source.notes.append(message("doubt.rank_beyond_header", ranks=job.world_size))
-    names = write_rank_tables(rank, roles, links, steps, files)
+    names = write_rank_tables(rank, with_overhead_notes(roles), links, steps, files)
     communication = rank_communication(rank, info, roles, issued)
     on_host = len(roles.host_note.named(roles.names_like(HOST_COLLECTIVE)))
     if not len(roles.device):
@@ -271,6 +275,7 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: 
         notes.append(message("scope.whole_file"))
     elif steps.found_by is not None:
         notes.append(steps.found_by)
+    notes += [*overhead_notes(roles, steps), *several_devices(roles)]
     notes += _category_notes(roles)
     unlinked = int((~links.is_linked).sum())
     if unlinked:

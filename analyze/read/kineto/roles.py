@@ -20,6 +20,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.terms import DeviceInterface, KernelCategory
 
 from ...wording.message import message
+from ..far_times import Extents, Window
 from ..kernel_names import CATEGORY_OF_EVENT, kernel_category
 from .categories import (
     ASCEND,
@@ -28,6 +29,7 @@ from .categories import (
     HOST_NOTE,
     LAUNCH,
     OPERATOR,
+    OVERHEAD,
     PYTHON,
     UNUSED,
     USED,
@@ -111,7 +113,9 @@ class RoleCollector:
         self._unknown = UnknownCategories()
         self._unplaced = 0
         self._timeless = 0
+        self._timeless_device = 0
         self._lengthless = 0
+        self._extents = Extents()
         self._seen = 0
 
     def add(self, events: Sequence[AnyEvent]) -> None:
@@ -138,7 +142,9 @@ class RoleCollector:
         batch, is_time = self._batch(rows, places + self._seen)
         timed = np.append(0, np.cumsum(is_time))
         bounds = timed[np.cumsum([0, *map(len, parts)])].tolist()
-        for category, (first, last) in zip(used, pairwise(bounds), strict=True):
+        for category, part, (first, last) in zip(used, parts, pairwise(bounds), strict=True):
+            if category.lower() in CATEGORY_OF_EVENT:
+                self._timeless_device += len(part) - (last - first)
             if first < last:
                 self._add_category(category, batch.at(slice(first, last)))
         self._seen += len(events)
@@ -147,7 +153,7 @@ class RoleCollector:
         """Return all events, with the time base of the file added.
 
         Raises:
-            TraceFormatError: Most events have no time stamp that can be read.
+            TraceFormatError: Most events, or most of the device, have no time stamp that can be read.
         """
         if self._timeless > sum(one.count for one in self._by_category.values()):
             raise TraceFormatError(
@@ -156,6 +162,12 @@ class RoleCollector:
                 remedy=EXPORT_AGAIN,
             )
         device = self._pick({*CATEGORY_OF_EVENT, *self._unknown.names()})
+        if self._timeless_device > sum(one.count for one in device):
+            raise TraceFormatError(
+                message("refused.timeless_device", events=self._timeless_device),
+                where=self._where,
+                remedy=EXPORT_AGAIN,
+            )
         communication: dict[int, EventArgs] = {}
         before = 0
         for one in device:
@@ -181,6 +193,7 @@ class RoleCollector:
             host_note=joined(self._pick({HOST_NOTE})),
             device_note=joined(self._pick({DEVICE_NOTE})),
             python=joined(self._pick({PYTHON})),
+            overhead=joined(self._pick({OVERHEAD})),
             communication=communication,
             merged_ranks=frozenset(self._merged_ranks),
             unknown=self._unknown.counts(),
@@ -188,6 +201,7 @@ class RoleCollector:
             is_ascend=any(name.startswith(ASCEND) for name in self._by_category),
             timeless=self._timeless,
             lengthless=self._lengthless,
+            doubtful=_moved(self._extents.doubtful_window(), base_ns),
         )
 
     def close(self) -> None:
@@ -213,6 +227,7 @@ class RoleCollector:
         dur = np.zeros(len(rows), dtype=np.int64)
         dur[is_known] = np.maximum(known, 0)
         self._lengthless += len(rows) - len(known) + int((known < 0).sum())
+        self._extents.add(start, dur)
         names = [event.name for event in rows]
         name = np.fromiter(map(self._codes.__getitem__, names), np.int64, len(rows))
         columns: dict[str, npt.NDArray[Any]] = {"start": start, "name": name, "dur": dur}
@@ -314,6 +329,10 @@ class RoleCollector:
         if isinstance(args.group_ranks, str):
             args.group_ranks = self._texts.setdefault(args.group_ranks, args.group_ranks)
         return args
+
+
+def _moved(window: Window | None, base_ns: int) -> Window | None:
+    return None if window is None else Window(window.first + base_ns, window.last + base_ns)
 
 
 class _Codes(dict[str, int]):

@@ -102,7 +102,8 @@ def _repeated_notes(roles: RoledEvents) -> FoundSteps | None:
         if _are_steps(own, extent) and own.dur.mean() > longest:
             longest = float(own.dur.mean())
             said = message("assumed.steps_by_notes", notes=len(own), name=printable(stem))
-            found = FoundSteps(own.start, own.time.end, said)
+            ends = np.append(own.start[1:], own.time.end[-1])
+            found = FoundSteps(own.start, ends, said)
     return found
 
 

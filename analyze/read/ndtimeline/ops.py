@@ -24,6 +24,7 @@ SEQUENCE_END = 100_000
 """Larger positions in a step are damage: they would be mistaken for those of another step."""
 _LONGEST_S = 4.6e9
 """A start and a duration below it add up within 64 bits of nanoseconds."""
+_DAY_S = 86_400
 _MOST_RANKS = 1 << 20
 _RANGES = {
     "rank": (0, _MOST_RANKS), "dp_rank": (0, _MOST_RANKS), "stage": (0, _MOST_RANKS),
@@ -52,6 +53,7 @@ def read_ops(parquet: Path, known: Collection[str]) -> tuple[pd.DataFrame, list[
     is_possible = _are_possible(numbers)
     is_timed = np.isfinite(numbers["start_ts"]) & np.isfinite(numbers["duration"])
     is_known = np.isin(types, list(known))
+    is_possible &= _are_near(numbers, is_timed & is_known & is_possible)
     lost = tuple(
         int(one.sum())
         for one in (~is_timed, is_timed & ~is_known, is_timed & is_known & ~is_possible)
@@ -131,6 +133,16 @@ def _are_possible(numbers: dict[str, npt.NDArray[np.float64]]) -> Mask:
         values = numbers[name]
         possible &= (values >= first) & (values < end) & (np.floor(values) == values)
     return np.asarray(possible)
+
+
+def _are_near(numbers: dict[str, npt.NDArray[np.float64]], usable: Mask) -> Mask:
+    """Tell which rows end within a day of the starts of the usable ones, which may lie any time apart."""
+    if not usable.any():
+        return usable
+    starts = numbers["start_ts"][usable]
+    ends = numbers["start_ts"] + numbers["duration"]
+    longest = max(float(starts.max() - starts.min()), _DAY_S)
+    return np.asarray((ends <= starts.max() + _DAY_S) & (numbers["duration"] <= longest))
 
 
 def _frame(

@@ -30,6 +30,7 @@ from ..kineto.counted import counted_limits
 from ..kineto.groups import NamedGroup
 from .activities import Activities, Names, read_calls, read_device
 from .database import MISSING, Database, IntArray
+from .far_events import without_far_events
 from .nccl import Membership, communicator_name, memberships
 from .process import ProcessEvents, ProcessTables, process_tables
 from .ranges import NvtxEvents, Ranges, process_of, read_nvtx
@@ -143,6 +144,7 @@ def _read_file(file: InputFile, notes: list[Limit], *, is_only: bool) -> Iterato
         nvtx = read_nvtx(database)
         names = Names(nvtx.names)
         device, calls = read_device(database, names), read_calls(database, names)
+        device, calls, nvtx, far = without_far_events(device, calls, nvtx, names.texts)
         processes = _processes(device, calls, nvtx, file.label, diagnostics(database))
         if len(processes) == 1:
             device = device.with_process(processes[0])
@@ -153,6 +155,7 @@ def _read_file(file: InputFile, notes: list[Limit], *, is_only: bool) -> Iterato
             numbered = number_by_device(numbered, database, device)
         _refuse_unnumbered(numbered, file.label)
         notes += _file_notes(database, file.name, nvtx, device.lost + calls.lost)
+        notes += far
         stray = int((~np.isin(device.columns["process"], processes)).sum())
         if stray:
             notes.append(message("missing.events_without_process", count=stray, file=file.name))

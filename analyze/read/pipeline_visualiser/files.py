@@ -26,7 +26,9 @@ _RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _MOST_BYTES = 32 << 20
 """Larger files are refused; an iteration of 64 microbatches has about 5 kB."""
 _LONGEST_MS = 1e11
-"""Three years; longer times are damage, and would not fit 64 bits of nanoseconds."""
+"""Three years; later times are damage, and would not fit 64 bits of nanoseconds."""
+LONGEST_ITERATION_MS = 86_400_000
+"""A day: an iteration, or a pass, that lasts longer is damage."""
 
 _Ms = Annotated[float, msgspec.Meta(gt=-_LONGEST_MS, lt=_LONGEST_MS)]
 _Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]

@@ -24,7 +24,7 @@ from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase, SpanKind
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..files import InputFile
-from .files import Iteration, Mesh, StageFile, read_mesh, read_stage_files
+from .files import LONGEST_ITERATION_MS, Iteration, Mesh, StageFile, read_mesh, read_stage_files
 
 _NS_PER_MS = 1e6
 _BYTES_PER_GB = 1 << 30
@@ -129,7 +129,7 @@ def _rows(passes: _Passes, stage: int, mesh: Mesh) -> Iterable[dict[str, object]
     """
     single = mesh.vpp == 1
     for i, (start, end) in enumerate(zip(passes.start, passes.end, strict=False)):
-        if end < start:
+        if end < start or end - start > LONGEST_ITERATION_MS:
             continue
         chunk = _at(passes.chunk, i, 0 if single else -1)
         start_ns, end_ns = round(start * _NS_PER_MS), round(end * _NS_PER_MS)
@@ -157,9 +157,12 @@ def _steps(stages: Sequence[StageFile], spans: pd.DataFrame, notes: list[Limit])
         notes.append(message("assumed.steps_of_stage", stage=first.stage))
     last_end = (spans["start_ns"] + spans["dur_ns"]).groupby(spans["step"]).max()
     dur_ns = {
-        number: max(round(one.total * _NS_PER_MS), int(last_end.get(number, 0)))
+        number: max(round(_total(one) * _NS_PER_MS), int(last_end.get(number, 0)))
         for number, one in sorted(first.iterations.items())
     }
+    absurd = sum(_total(one) < one.total for one in first.iterations.values())
+    if absurd:
+        notes.append(message("assumed.iterations_of_passes", count=absurd))
     median = float(np.median(list(dur_ns.values())))
     slow: list[int] = []
     for number, dur in dur_ns.items():
@@ -169,6 +172,11 @@ def _steps(stages: Sequence[StageFile], spans: pd.DataFrame, notes: list[Limit])
     if slow:
         notes.append(message("scope.slow_iterations", factor=WARM_UP_FACTOR, iterations=slow))
     return {number: dur for number, dur in dur_ns.items() if number not in slow}
+
+
+def _total(iteration: Iteration) -> float:
+    """Return how long an iteration says that it lasted, ms; 0 where that cannot be."""
+    return iteration.total if iteration.total <= LONGEST_ITERATION_MS else 0.0
 
 
 def _step_table(stages: Sequence[StageFile], mesh: Mesh, steps: dict[int, int]) -> pa.Table:
@@ -189,7 +197,7 @@ def _memory_table(stages: Sequence[StageFile], mesh: Mesh) -> pa.Table:
             "step": number,
             "phase": MemoryPhase.OTHER.value,
             "stage": stage.stage,
-            "time_ns": round(one.total * _NS_PER_MS),
+            "time_ns": round(_total(one) * _NS_PER_MS),
             "peak_bytes": round(one.memory * _BYTES_PER_GB),
         }
         for stage in stages

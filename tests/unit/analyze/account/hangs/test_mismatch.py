@@ -202,6 +202,31 @@ def test_dumps_without_types_are_compared_by_elements(tmp_path, own):
     assert "Rank 2: all_reduce of 8 elements, at train_step" in str(found.evidence[0])
 
 
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ([[4], [5], [4], [3]], "Rank 2 sends 5 elements to rank 1 in all_to_all 2"),
+        ([[6]], "members send 18 elements and expect 16"),
+        ([[4], [4], [4], [4]], None),
+    ],
+)
+def test_pairs_of_dumps_without_types_are_compared_by_elements(tmp_path, own, words):
+    """Fails when dumps of versions that keep no types hide a pair of an all-to-all that differs."""
+    dumps = {rank: dump(rank, [4, 4], name="all_to_all") for rank in range(4)}
+    for rank, value in dumps.items():
+        value["version"] = "2.2"
+        for entry in value["entries"]:
+            del entry["input_dtypes"], entry["output_dtypes"]
+        usual = [[4]] * len(own)
+        last = value["entries"][-1]
+        last["input_sizes"], last["output_sizes"] = own if rank == 2 else usual, usual
+    found = written(tmp_path, dumps)
+    assert found.cause == ("mismatch_splits" if words else None)
+    if words:
+        assert found.where["ranks"] == [2]
+        assert words in str(found.claim)
+
+
 def transfer(rank, name, size, line):
     """Return the dump of a rank that has one transfer open."""
     value = dump(rank, [4, size], line=line)

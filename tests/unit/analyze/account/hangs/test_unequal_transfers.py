@@ -7,20 +7,20 @@ from meshscope.analyze.account.hangs.unequal_transfers import unequal_transfers
 from meshscope.analyze.findings.rules.hang import hang_findings
 
 
-def broken_off(sent, expected, *, is_through=False):
+def broken_off(sent, expected, *, through=()):
     """Return a job of two ranks that agree on transfer 0, and then on transfer 1 or not.
 
     Args:
         sent: Bytes and type of transfer 1 as rank 0 sends it.
         expected: The same as rank 1 expects it.
-        is_through: Whether transfer 1 had ended.
+        through: The ranks on which transfer 1 had ended.
     """
     rows = [
         {
             "rank": rank, "peer": 1 - rank, "direction": "recv" if rank else "send", "group_id": "a",
             "seq": seq, "event_id": seq, "size_bytes": size, "dtype": dtype, "source": "imported",
             "issue_ns": 1000 * seq, "start_ns": 1000 * seq,
-            "end_ns": 1000 * seq + 9 if seq == 0 or is_through else None,
+            "end_ns": 1000 * seq + 9 if seq == 0 or rank in through else None,
         }
         for rank, own in enumerate((sent, expected))
         for seq, (size, dtype) in enumerate([(64, "Float"), own])
@@ -58,7 +58,7 @@ def test_both_ends_of_a_transfer_that_differs_are_named(sent, expected, words):
 )
 def test_equal_unknown_or_ended_transfers_are_no_mismatch(sent, expected, is_through):
     """Fails when an unknown size, or records that lost a transfer, accuse two ranks."""
-    assert unequal_transfers(broken_off(sent, expected, is_through=is_through)) == []
+    assert unequal_transfers(broken_off(sent, expected, through=(0, 1) if is_through else ())) == []
 
 
 def ends(*rows, absent=(), ranks=(0, 1, 2), calls=()):
@@ -143,3 +143,11 @@ def test_ends_of_unknown_types_are_compared_by_their_elements():
         "Rank 0: send of 1,600 elements, at train (a.py:3)",
         "Rank 1: recv of 1,500 elements",
     ]
+
+
+def test_a_sender_that_went_on_is_named_with_the_receiver():
+    """Fails when a receiver that the backend ended for its size is said to have died first."""
+    trace = broken_off((8000, "Float"), (4000, "Float"), through=(0,))
+    (finding,) = hang_findings(trace)
+    assert (finding.where["ranks"], finding.cause) == ([0, 1], "mismatch_transfer")
+    assert "8,000 bytes" in str(finding.claim)

@@ -129,6 +129,17 @@ def two_ranks():
     )
 
 
+def test_no_percentile_is_beyond_the_longest(two_ranks):
+    """Fails when a kernel that always takes the same time is shown with another one."""
+    kernels = [event(GEMM, 5000 * at, 5000 * at + 2501, launch_ns=5000 * at) for at in range(8)]
+    steps = [{"rank": 0, "start_ns": 0, "dur_ns": 40_000}]
+    trace = trace_of(ranks=(0,), name=names(0), kernel=kernels, step=steps)
+    row = kernel_report(trace).kernels.iloc[0]
+    assert (row["p50_ns"], row["p99_ns"], row["max_ns"]) == (2501, 2501, 2501)
+    spread = kernel_report(two_ranks).kernels
+    assert (spread["p99_ns"] <= spread["max_ns"]).all()
+
+
 def test_sums_shares_percentiles_and_spread(two_ranks):
     """If this fails, the kernel that costs most, or the rank that it is slow on, is not found."""
     report = kernel_report(two_ranks)

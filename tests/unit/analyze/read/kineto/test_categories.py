@@ -151,3 +151,18 @@ def test_work_of_an_unknown_category_is_not_called_communication(tmp_path):
     trace = import_trace(write(tmp_path / "rank0.json", events))
     assert limits(trace, "hpu_thing", "20")
     assert not limits(trace, "communicate and compute")
+
+
+def test_rows_of_ascend_without_a_category_are_known_by_name(tmp_path):
+    """Fails when the steps and the collectives of an Ascend profile are not used."""
+    rows = [
+        {"ph": "X", "name": "ProfilerStep#3", "pid": 1, "tid": 1, "ts": 0, "dur": 900},
+        {"ph": "X", "name": "MatMul", "pid": 2, "tid": 5, "ts": 10, "dur": 300,
+         "args": {"Task Type": "AI_CORE", "Stream Id": 5}},
+        {"ph": "X", "name": "hcom_allReduce__1_0_1", "pid": 3, "tid": 2, "ts": 400, "dur": 200},
+    ]  # fmt: skip
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(rows))
+    trace = import_trace(path)
+    assert trace.frame("step")["step"].tolist() == [3]
+    assert sorted(trace.frame("kernel")["category"].astype(str)) == ["communication", "compute"]

@@ -106,7 +106,7 @@ def test_notes_around_all_that_a_program_does_are_steps(tmp_path, name, length, 
     ]
     found, said = steps_of(tmp_path, events)
     assert len(found) == expected
-    assert ("steps are the 3 annotations" in said) == (expected == 3)
+    assert ("steps begin with the 3 annotations" in said) == (expected == 3)
 
 
 def without_marks(source, target):
@@ -139,3 +139,44 @@ def test_a_slow_rank_is_found_in_files_without_marks(tmp_path, traces_dir):
         without_marks(source, tmp_path / source.name.removesuffix(".gz"))
     result = diagnose(load_trace(tmp_path))
     assert str(result.findings[0].claim).startswith("Rank 3 is")
+
+
+def test_time_between_notes_belongs_to_the_step_before_it(tmp_path):
+    """Fails when what an engine does between its annotations is in no step, and the steps read as shorter."""
+    events = [
+        note(f"execute_context_0(0)_generation_{at}({at})", at * LENGTH, 950) for at in range(4)
+    ]
+    events += [kernel("gemm", at * LENGTH + 20, 500) for at in range(4)]
+    found, said = steps_of(tmp_path, events)
+    assert found == [(0, LENGTH), (LENGTH, LENGTH), (2 * LENGTH, LENGTH), (3 * LENGTH, 950)]
+    assert "steps begin with the 4 annotations" in said
+
+
+def test_marks_on_the_device_are_steps_where_the_host_is_missing(tmp_path):
+    """Fails when a file of device rows alone is one step although its steps are marked."""
+    events = [
+        complete("gpu_user_annotation", f"ProfilerStep#{at}", at * LENGTH, 900, tid=stream, pid=0)
+        for at in range(1, 4)
+        for stream in (7, 9)
+    ]
+    events += [kernel("gemm", at * LENGTH, 500) for at in range(1, 4)]
+    found, said = steps_of(tmp_path, events)
+    assert found == [(LENGTH, LENGTH), (2 * LENGTH, LENGTH), (3 * LENGTH, 900)]
+    assert "3 steps by their marks on the device" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("[pl][profile][_TrainingEpochLoop].train_dataloader_next", "data_load"),
+        ("data_loading", "data_load"),
+        ("get_batch", "data_load"),
+        ("save_checkpoint", "checkpoint"),
+        ("load_batch_norm", None),
+    ],
+)
+def test_loading_and_saving_are_known_by_the_names_that_programs_give_them(tmp_path, name, kind):
+    """Fails when waiting for data reads as a host that does nothing because another loader is used."""
+    events = [step(1, 0, LENGTH), note(name, 10, 300), kernel("gemm", 400, 500)]
+    spans = import_trace(write(tmp_path / "rank0.json", events)).frame("span")
+    assert spans["kind"].astype(str).tolist() == ([kind] if kind else [])

@@ -188,6 +188,14 @@ def test_a_job_of_impossible_times_is_refused_for_them(tmp_path):
         import_trace(write_job(tmp_path, rows, META))
 
 
+def test_an_operation_of_days_is_left_out(tmp_path):
+    """Fails when one length that nothing can have becomes the length of a step."""
+    rows = [row | ({"duration": 1.8e7} if not place else {}) for place, row in enumerate(PIPELINE)]
+    trace = import_trace(write_job(tmp_path, rows, META))
+    assert "1 of 7 operations left out: impossible values" in " ".join(texts(trace.limits))
+    assert trace.frame("step")["dur_ns"].max() < 10**12
+
+
 @pytest.fixture(scope="module")
 def labelled(traces_dir):
     """Return the published job, read once."""

@@ -390,3 +390,13 @@ def test_a_profile_is_diagnosed(tmp_path):
     assert shares["compute"] == pytest.approx((3900 + 4200) / 2 / 10_000)
     assert sum(shares.values()) == pytest.approx(1)
     assert process(10) != process(11)
+
+
+@pytest.mark.parametrize("end", [1 << 60, 80 * 10**9])
+def test_an_impossible_kernel_is_left_out(tmp_path, end):
+    """Fails when one kernel of a wrong end fills every step behind it."""
+    export = Export().kernel("gemm", 100, 300, launch=50).kernel("far", 400, end, launch=350)
+    export.kernel("gemm", 900, 1000, launch=850)
+    trace = read(tmp_path, export)
+    assert named(trace, "kernel")["name"].tolist() == ["gemm", "gemm"]
+    assert mentions(trace, "1 event left out", "far")

@@ -211,3 +211,13 @@ def test_files_without_a_rank_or_a_pass_are_refused(tmp_path):
     (tmp_path / "pp_rank_0.json").write_text(json.dumps({"1": empty}))
     with pytest.raises(TraceFormatError, match="no forward or backward pass"):
         import_trace(tmp_path)
+
+
+def test_an_iteration_or_a_pass_of_days_is_damage(tmp_path):
+    """Fails when a length that nothing can have becomes the length of a step."""
+    odd = iteration(total=1.8e10, fwd_end=[1.8e10, 2])
+    stages = {0: {"3": iteration(), "4": odd}, 1: {"3": iteration(), "4": iteration()}}
+    trace = import_trace(write_job(tmp_path, stages))
+    assert trace.frame("step")["dur_ns"].max() <= 10_000_000
+    assert mentions(trace, "1 pass left out")
+    assert mentions(trace, "1 iteration longer than a day")
