@@ -75,7 +75,13 @@ class Program:
         begin = count + np.arange(self.joins)
         begin[queue.join] = held = count + self.joins + np.arange(len(queue.join))
         waited_for = begin[marks["join"].to_numpy()[self.waits]]
-        source = [self.work_edges - 1, self.members.mark, count + queue.join, begin[queue.before], waited_for]
+        source = [
+            self.work_edges - 1,
+            self.members.mark,
+            count + queue.join,
+            begin[queue.before],
+            waited_for,
+        ]
         target = [self.work_edges, count + self.members.join, held, held, self.waits]
         return build_graph(np.concatenate(source), np.concatenate(target), self.recorded_ns, offset)
 
