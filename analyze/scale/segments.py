@@ -7,7 +7,7 @@ command makes only what is missing or has changed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from meshscope.probe.reader.part_sizes import last_step, unpacked_bytes
 from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.manifest import (
@@ -38,7 +39,7 @@ from ..tables.table_folder import drafted
 from ..tables.unused_memory import release_unused
 from ..wording.message import message
 from .summary import SCHEMA, summarise
-from .worker_memory import in_room
+from .worker_memory import in_room, recorded_in_room
 
 SUMMARY_VERSION = 1
 """Rises with every change of what a row says, so that older files are made anew."""
@@ -50,6 +51,24 @@ _REPEATED = ["wall_s", *(one.name for one in SCHEMA if pa.types.is_integer(one.t
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """How large the records of a run of the probe are."""
+
+    unpacked: Mapping[int, int]
+    """Bytes that those of each rank of the run take once they are unpacked."""
+    steps: int
+    """Steps of the rank that has most."""
+
+    @classmethod
+    def of(cls, run: Path) -> Recorded:
+        """Return the sizes of a run; only the heads of blocks are read, and the last ones whole."""
+        parts = {rank: [*own.values()] for rank, own in part_directories(run).items()}
+        unpacked = {rank: sum(map(unpacked_bytes, own)) for rank, own in parts.items()}
+        steps = (sum(last_step(one) + 1 for one in own) for own in parts.values())
+        return cls(unpacked, max(steps, default=0))
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Some ranks of a run, and where their summaries go."""
 
@@ -57,7 +76,9 @@ class Segment:
     folder: Path
     ranks: tuple[int, ...]
     limit_bytes: float | None = None
-    """Memory of a worker; the file does not depend on it."""
+    """Memory of a worker."""
+    recorded: Recorded | None = None
+    """What the probe recorded, where that decides how many ranks are read together."""
 
     def __str__(self) -> str:
         """Return what an error names."""
@@ -105,8 +126,10 @@ def segments_of(run: Path, folder: Path, limit_bytes: float | None = None) -> li
     ranks = ranks_of_run(run)
     if not ranks:
         raise RunDirectoryError(message("refused.no_rank_recorded"), where=str(run))
+    is_limited = limit_bytes is not None and not is_ingested(run)
+    recorded = Recorded.of(run) if is_limited else None
     return [
-        Segment(run, folder, ranks[first : first + SEGMENT_RANKS], limit_bytes)
+        Segment(run, folder, ranks[first : first + SEGMENT_RANKS], limit_bytes, recorded)
         for first in range(0, len(ranks), SEGMENT_RANKS)
     ]
 
@@ -118,15 +141,18 @@ def write_segment(segment: Segment) -> SegmentFacts:
         OSError: The file cannot be written.
         RunDirectoryError: The records cannot be read.
     """
-    name = f"{segment.ranks[0]:05d}-{segment.ranks[-1]:05d}.{_key(segment)[:16]}.parquet"
-    place = segment.folder / name
+    parts: tuple[tuple[int, ...], ...] = (segment.ranks,)
+    place = _place(segment, parts)
+    if not place.is_file():
+        parts = tuple(_at_once(segment))
+        place = _place(segment, parts)
     if is_new := not place.is_file():
-        _write(segment, place)
+        _write(segment, place, parts)
     with to_read(place) as source:
         footer = pq.read_metadata(source)
     bounds = list(step_bounds(footer))
     return SegmentFacts(
-        name=name,
+        name=place.name,
         ranks=segment.ranks,
         rows=int(footer.num_rows),
         first_step=min((low for low, _ in bounds), default=None),
@@ -153,10 +179,16 @@ def write_rows(rows: pa.Table, file: Path) -> None:
             out.write_table(rows.combine_chunks(), row_group_size=rows.num_rows)
 
 
-def _write(segment: Segment, place: Path) -> None:
+def _place(segment: Segment, parts: Sequence[tuple[int, ...]]) -> Path:
+    """Return the file of a segment, of which some ranks each are read together."""
+    name = f"{segment.ranks[0]:05d}-{segment.ranks[-1]:05d}.{_key(segment, parts)[:16]}.parquet"
+    return segment.folder / name
+
+
+def _write(segment: Segment, place: Path, parts: Sequence[tuple[int, ...]]) -> None:
     with drafted(place.parent, f"{place.stem}.") as folder:
         draft = folder / place.name
-        rows = pa.concat_tables(_summarised(segment, ranks) for ranks in _at_once(segment))
+        rows = pa.concat_tables(_summarised(segment, ranks) for ranks in parts)
         write_rows(rows, draft)
         draft.chmod(FILE_MODE)
         draft.replace(place)
@@ -183,12 +215,17 @@ def _release(segment: Segment) -> None:
 def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:
     """Yield the ranks of a segment that are read together: as many as have room.
 
-    The ranks of a recorded run are all read together: which steps of theirs are the same, their
-    communication tells.
+    Those of a recorded run are all read together unless memory is limited: which steps of theirs are the
+    same, their communication tells.
 
     Raises:
         ConfigError: One rank has no room.
     """
+    if segment.limit_bytes is not None and segment.recorded is not None:
+        unpacked, steps = segment.recorded.unpacked, segment.recorded.steps
+        held = steps * len(segment.ranks)
+        yield from recorded_in_room(segment.ranks, unpacked, held, segment.limit_bytes)
+        return
     rows: Mapping[int, int] = {}
     steps = 0
     if is_ingested(segment.run):
@@ -206,7 +243,7 @@ def step_bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
             yield int(steps.min), int(steps.max)
 
 
-def _key(segment: Segment) -> str:
+def _key(segment: Segment, parts: Sequence[tuple[int, ...]]) -> str:
     """Return the hash of everything that a segment is made from."""
     key = hashlib.sha256(f"summary {SUMMARY_VERSION} {TABLES_VERSION} {segment.ranks}".encode())
     files = [segment.run / MANIFEST_NAME, segment.run / TOPOLOGY_NAME]
@@ -215,9 +252,12 @@ def _key(segment: Segment) -> str:
         for limit in read_list(segment.run / TABLES_FOLDER).limits:
             key.update(str(limit).encode())
     else:
-        parts = part_directories(segment.run)
+        # Ranks that are read apart may not show which steps of theirs are the same.
+        if len(parts) > 1:
+            key.update(str(parts).encode())
+        directories = part_directories(segment.run)
         for rank in segment.ranks:
-            for directory in parts.get(rank, {}).values():
+            for directory in directories.get(rank, {}).values():
                 files += sorted(file for file in directory.iterdir() if file.is_file())
     for file in files:
         key.update(f"{file.relative_to(segment.run)}\0".encode("utf-8", "surrogateescape"))

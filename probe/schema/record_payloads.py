@@ -72,6 +72,8 @@ def _counts_up(name: str, values: NDArray[np.int64]) -> bool:
 
 _PLAIN_BYTES = struct.Struct("<I")
 """How long the records are before compression, in front of them."""
+SIZE_BYTES = _PLAIN_BYTES.size
+"""How much of a payload says that."""
 _MOST_PLAIN_BYTES = 256 << 20
 """A payload that claims more is not read: a writer never puts as much into one."""
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -133,6 +135,14 @@ def records_to_batch(record: RecordType, rows: NDArray[np.void]) -> pa.RecordBat
         for column in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def unpacked_size(head: bytes) -> int:
+    """Return how many bytes of records a payload holds, by its first bytes; 0 where it would not be read."""
+    if len(head) < SIZE_BYTES:
+        return 0
+    size = int(_PLAIN_BYTES.unpack_from(head)[0])
+    return size if size <= _MOST_PLAIN_BYTES else 0
 
 
 def decode_records(payload: bytes) -> Iterator[tuple[RecordType, pa.Table]]:

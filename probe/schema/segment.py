@@ -16,6 +16,8 @@ import os
 import re
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -156,6 +158,24 @@ def read_segment(path: Path) -> SegmentContents:
     if found.closed and offset < len(content):
         found.problems.append(f"{len(content) - offset} bytes follow the end mark")
     return found
+
+
+def payload_heads(path: Path, most_bytes: int) -> Iterator[bytes]:
+    """Yield how the payload of each data block of a segment begins, up to damage; no checksum is looked at.
+
+    Args:
+        path: The file; one that cannot be read has no blocks.
+        most_bytes: How much of each payload is read.
+    """
+    with suppress(OSError), open_file(path) as file:
+        while len(head := file.read(_BLOCK.size)) == _BLOCK.size:
+            magic, length, _, _ = _BLOCK.unpack(head)
+            if not magic.startswith(MAGIC):
+                return
+            start = file.read(min(length, most_bytes))
+            file.seek(length - len(start), os.SEEK_CUR)
+            if magic == MAGIC + DATA_KIND:
+                yield start
 
 
 def _skip_damage(

@@ -72,7 +72,7 @@ def by_the_whole_graph(program, effects, keep):
     edge = np.full(len(marks), -1)
     edge[program.work_edges] = np.arange(len(program.work_edges))
     edge = edge[program.waits]
-    before = nodes[marks["previous"].to_numpy()[program.waits]]
+    before = nodes[program.waits - 1]
     arrived = before + base[edge, None] + effects[edge] @ keep
     issued = nodes[len(marks) + marks["join"].to_numpy()[program.waits]]
     # Who need not wait for all, as the root of a broadcast, has a wire that is negative.

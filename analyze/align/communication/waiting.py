@@ -17,6 +17,11 @@ from ...tables.numbering import numbered
 from ...tables.sorting import greatest_of_group, ranks_of_group
 from .events import CommunicationEvents
 
+_TIMES = (
+    *("rank", "join", "host", "wire_ns"),
+    *("start_ns", "end_ns", "wait_start_ns", "split_ns"),
+)
+"""What of an operation says who waited in it."""
 _WAITS = ("wait_ns", "early_ns", "wait_caused_ns")
 SYNCHRONISING = (
     CollectiveKind.ALL_REDUCE,
@@ -38,8 +43,7 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
         chance (bound on the probability that a rank like the others is last so often).
         The waits are NaN where no such collective was recorded, or no end of one is known.
     """
-    every = events.frame
-    every = every[_is_synchronising(every)]
+    every = events.frame.loc[_is_synchronising(events.frame), list(_TIMES)]
     if every.empty:
         return _no_waits(ranks).assign(**dict.fromkeys(_WAITS, np.nan))
     frame = every[every["end_ns"].notna()]

@@ -179,8 +179,8 @@ def sequence_effect(
     of_span = _numbered(spans, keys)
     of_piece = of_span[pieces["span"]]
     rows = _first_rows(of_span)
-    columns = {str(name): spans[name].to_numpy()[rows] for name in spans}
-    passes = pd.DataFrame(columns, copy=False)
+    passes = pd.DataFrame({name: spans[name].to_numpy()[rows] for name in keys}, copy=False)
+    passes["data"] = _numbered(passes, _MICROBATCH)
     passes["stage"] = passes["rank"].map(work.peer_class)
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
     alone = len(set(replica.values())) == len(replica)
@@ -265,7 +265,7 @@ def _even_passes(passes: pd.DataFrame, *, informative: pd.Series) -> pd.Series:
     slow rank these are not all, and its mean would be that of other work than the next stage's: each
     is brought to the work of all microbatches, as the stages tell it together.
     """
-    of_stage, of_work = (_numbered(passes, keys) for keys in (_STAGE, _MICROBATCH))
+    of_stage, of_work = _numbered(passes, _STAGE), passes["data"].to_numpy()
     time = passes["even_ns"].to_numpy(np.float64)
     seen = informative.to_numpy(bool)
 
@@ -298,9 +298,7 @@ def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
         others = computing.fillna(others)
     # What a slow rank adds to its passes would be taken for their not following the data.
     informative = ~passes["is_slow"] if not passes["is_slow"].all() else slice(None)
-    slope = _slope(
-        own[informative], seen[informative], int(_numbered(passes, _MICROBATCH).max()) + 1
-    )
+    slope = _slope(own[informative], seen[informative], int(passes["data"].max()) + 1)
     return None if slope is None else (slope * others).fillna(0.0)
 
 
@@ -309,10 +307,10 @@ def _of_other_ranks(passes: pd.DataFrame) -> pd.Series:
 
     One that is slow at times would make the data of these steps look larger.
     """
-    of_rank = _numbered(passes, [*_MICROBATCH, "rank"])
+    of_rank = _numbered(passes, ["data", "rank"])
     first = _first_rows(of_rank)
     mean = np.bincount(of_rank, passes["own"].to_numpy(np.float64)) / np.bincount(of_rank)
-    microbatch = _numbered(passes, _MICROBATCH)[first]
+    microbatch = passes["data"].to_numpy()[first]
     is_healthy = ~passes["is_slow"].to_numpy(bool)[first]
     others = median_of_others(mean, microbatch, counts=None if is_healthy.all() else is_healthy)
     return pd.Series(others[of_rank], index=passes.index)

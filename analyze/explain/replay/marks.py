@@ -45,9 +45,9 @@ def program_marks(
         resolution_ns: How far apart stamps of one instant may lie.
 
     Returns:
-        rank, step, mark, event (-1 at an end), start_ns, end_ns, previous (row of the
-        mark before it, -1 at a root), work_ns between the two (0 where they overlap,
-        which is_disorder says), join (-1 at an end), is_root.
+        rank, step, mark, event (-1 at an end), start_ns, end_ns, work_ns since the mark before it (0 where
+        they overlap, which is_disorder says), join (-1 at an end), is_root (no mark is before it; that of
+        another mark is the row before).
     """
     event = np.arange(len(frame), dtype=np.int32)
     started = frame["start_ns"].to_numpy(np.int64)
@@ -67,14 +67,12 @@ def program_marks(
     work[root] = 0
     is_root = np.zeros(len(work), dtype=bool)
     is_root[root] = True
-    row = np.arange(len(is_root), dtype=np.int32)
     own = own_join.astype(np.int32)[columns["event"]] if len(frame) else np.int32(-1)
     columns |= {
         "join": np.where(columns["mark"] == END, np.int32(-1), own),
         "is_disorder": work < 0,
         "work_ns": np.maximum(work, 0, out=work),
         "is_root": is_root,
-        "previous": np.where(is_root, np.int32(-1), row - np.int32(1)),
     }
     return pd.DataFrame(columns, copy=False)
 
@@ -142,11 +140,12 @@ def _by_time(rank: IntArray, step: IntArray, start: IntArray) -> IntArray | None
 
 def _ends_rise(marks: Marks, order: IntArray) -> bool:
     """Return whether marks of one kind that start together are in the order of their ends."""
-    start, end, mark = (marks[name][order] for name in ("start_ns", "end_ns", "mark"))
-    same = (start[1:] == start[:-1]) & (mark[1:] == mark[:-1])
-    rank = marks["rank"][order]
-    same &= rank[1:] == rank[:-1]
-    return not (same & (end[1:] < end[:-1])).any()
+    start, mark = marks["start_ns"][order], marks["mark"][order]
+    # Few do: only these are looked at.
+    next_to = np.flatnonzero((start[1:] == start[:-1]) & (mark[1:] == mark[:-1]))
+    before, after = order[next_to], order[next_to + 1]
+    same = marks["rank"][after] == marks["rank"][before]
+    return not (same & (marks["end_ns"][after] < marks["end_ns"][before])).any()
 
 
 def _differs(column: IntArray) -> npt.NDArray[np.bool_]:
@@ -158,7 +157,7 @@ def _with_roots(whole: Marks, order: IntArray, head: IntArray, begin: IntArray) 
     """Return the marks in order; a zero-length one begins every chain, so that its first work is an edge."""
     roots = {"mark": END, "event": NO_EVENT, "start_ns": begin, "end_ns": begin}
     # A root has the rank and the step of the mark that it comes before.
-    source = np.insert(order, head, order[head])
+    source = np.insert(order, head, order[head]).astype(np.intp)
     place = head + np.arange(len(head))
     columns = {}
     for name in list(whole):

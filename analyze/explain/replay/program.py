@@ -48,7 +48,7 @@ class Program:
     """
 
     marks: pd.DataFrame
-    """rank, step, mark, event, start_ns, end_ns, previous (-1 at a root), work_ns, join (-1)."""
+    """rank, step, mark, event, start_ns, end_ns, work_ns since the mark before, join (-1), is_root."""
     members: Members
     contraction: Contraction
     work_edges: IntArray
@@ -75,8 +75,13 @@ class Program:
         begin = count + np.arange(self.joins)
         begin[queue.join] = held = count + self.joins + np.arange(len(queue.join))
         waited_for = begin[marks["join"].to_numpy()[self.waits]]
-        previous = marks["previous"].to_numpy()[self.work_edges]
-        source = [previous, self.members.mark, count + queue.join, begin[queue.before], waited_for]
+        source = [
+            self.work_edges - 1,
+            self.members.mark,
+            count + queue.join,
+            begin[queue.before],
+            waited_for,
+        ]
         target = [self.work_edges, count + self.members.join, held, held, self.waits]
         return build_graph(np.concatenate(source), np.concatenate(target), self.recorded_ns, offset)
 
@@ -155,7 +160,7 @@ def build_program(
     own_join = _buffered_sends_alone(frame)
     marks = program_marks(windows, frame, own_join, ledger.segments, resolution_ns)
     joins = int(own_join.max()) + 1 if len(frame) else 0
-    work_edges = np.flatnonzero(marks["previous"].to_numpy() >= 0).astype(np.int32)
+    work_edges = np.flatnonzero(~marks["is_root"].to_numpy(bool)).astype(np.int32)
     members = _members(marks, frame, events.replica_proxies)
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
     queue, wire_of_event = transfers_in_turn(marks, frame, own_join)

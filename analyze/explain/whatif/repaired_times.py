@@ -33,7 +33,7 @@ class RepairedTimes:
         ends = program.graph.replay(left, *nothing)[: len(marks), 0]
         arrived = ends.copy()
         edge = program.work_edges
-        arrived[edge] = ends[marks["previous"].to_numpy()[edge]] + left[: len(edge)]
+        arrived[edge] = ends[edge - 1] + left[: len(edge)]
         recorded = np.column_stack([marks["start_ns"], marks["end_ns"]]).astype(np.int64)
         self._ranks = program.windows.ranks
         self._length = int(recorded.max() - min(recorded.min(), 0)) + 1

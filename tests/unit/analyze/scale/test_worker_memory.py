@@ -9,14 +9,26 @@ from meshscope.analyze.scale import segments
 from meshscope.analyze.scale.compact import compact
 from meshscope.analyze.scale.executors import InThisProcess
 from meshscope.analyze.scale.store import write_summaries
-from meshscope.analyze.scale.worker_memory import ROW_BYTES, SUMMARY_ROW_BYTES, WORKER_BYTES
+from meshscope.analyze.scale.worker_memory import (
+    ROW_BYTES,
+    SUMMARY_ROW_BYTES,
+    UNPACKED_FACTOR,
+    WORKER_BYTES,
+)
 from meshscope.analyze.synthetic import SyntheticJob
 from meshscope.analyze.synthetic.record import record
 from meshscope.analyze.synthetic.run_directory import write_run
 from meshscope.analyze.synthetic.simulate import make_simulation
+from meshscope.analyze.wording.message import message
+from meshscope.probe.reader.part_sizes import unpacked_bytes
+from meshscope.probe.recording.record_heads import collective_head, span_head
+from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
-from meshscope.probe.schema.message import message
+from meshscope.probe.schema.manifest import part_directories
+from meshscope.probe.schema.records import LEVEL_CODES
+from meshscope.probe.schema.rundir import create_run
+from meshscope.probe.schema.terms import CaptureLevel
 
 RANKS, STEPS = 40, 3
 
@@ -40,11 +52,32 @@ def run(tmp_path_factory):
 def summarized(run, tmp_path):
     """Return a function that makes summaries within a memory, and returns them by name."""
 
-    def make(limit_bytes=None, name="limited"):
+    def make(limit_bytes=None, name="limited", run=run):
         write_summaries(run, InThisProcess(), nobody, tmp_path / name, limit_bytes=limit_bytes)
         return {file.name: file.read_bytes() for file in (tmp_path / name).glob("*.parquet")}
 
     return make
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Return a run that the probe recorded: four ranks that meet in each step."""
+    run = create_run(tmp_path_factory.mktemp("runs"), "recorded", {"world_size": 4})
+    settings = StorageSettings(slot_count=64, wake_s=3600.0, free_floor_frac=0.0)
+    for rank in range(4):
+        recorder = Recorder(run, rank, settings=settings)
+        group = recorder.register_group("world", [*range(4)], "default")
+        for step in range(STEPS):
+            recorder.step, at = step, step * 1000
+            recorder.record_span(span_head(0, 0, 0), at, 100 + rank, 5, 0)
+            event = recorder.issue_collective(
+                collective_head(group, 0, -1), step, 64, at + 200 + rank
+            )
+            recorder.complete(event, at + 300, at + 250, at + 300)
+            recorder.record_step(step, at, 1000, 1, LEVEL_CODES[CaptureLevel.COLLECTIVES])
+            recorder.flush()
+        recorder.close()
+    return run
 
 
 @pytest.fixture
@@ -84,6 +117,45 @@ def test_a_limit_that_one_rank_exceeds_is_refused_with_what_is_needed(run, summa
     assert refused.value.remedy == str(message("advice.memory_limit", least=240))
     # What is there already needs no memory.
     assert summarized() == summarized(limit)
+
+
+def needed_of_recorded(run, ranks):
+    """Return the memory that some ranks of a recorded run need, and what the largest rank recorded."""
+    parts = part_directories(run).values()
+    largest = max(sum(map(unpacked_bytes, own.values())) for own in parts)
+    beside = WORKER_BYTES + 4 * STEPS * SUMMARY_ROW_BYTES
+    return beside + ranks * largest * UNPACKED_FACTOR, largest
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_of_a_recorded_run_fewer_ranks_are_read_at_a_time(
+    recorded, summarized, monkeypatch, at_once
+):
+    """Fails when a limit is not kept for a run that the probe recorded, or changes its rows."""
+    whole, read, load = summarized(name="whole", run=recorded), [], segments.load_trace
+    monkeypatch.setattr(
+        segments,
+        "load_trace",
+        lambda run, wanted: read.append(wanted.ranks) or load(run, wanted=wanted),
+    )
+    limit, _ = needed_of_recorded(recorded, at_once)
+    limited = summarized(limit, run=recorded)
+    assert [*map(len, read)] == [at_once] * (4 // at_once)
+    # Ranks that are read apart may not show what they show together, so the name says so.
+    assert limited.keys() != whole.keys()
+    assert sorted(limited.values()) == sorted(whole.values())
+
+
+def test_a_recorded_rank_without_room_is_refused_with_what_is_needed(recorded, summarized):
+    """The command would take more than it was given without a word, or the system would kill it."""
+    limit, largest = needed_of_recorded(recorded, 1)
+    with pytest.raises(ConfigError) as refused:
+        summarized(limit - 1, run=recorded)
+    words = message("refused.rank_needs_memory_unpacked", size_bytes=largest)
+    assert refused.value.what == str(words)
+    assert refused.value.remedy == str(message("advice.memory_limit", least=240))
+    # What was read together is there already, and needs no memory.
+    assert summarized(run=recorded) == summarized(limit - 1, run=recorded)
 
 
 def test_memory_of_one_part_is_given_back_before_the_next(summarized, needed, monkeypatch):
