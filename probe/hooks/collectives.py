@@ -90,7 +90,7 @@ class CollectiveHook:
             for name in access.operators(_NAMESPACE)
             if not access.has_keywords(_NAMESPACE, name)
         }
-        self.access = access
+        self.access: Dispatcher = access
         self._library = access.library(_NAMESPACE)
         for operator in OPERATORS:
             if operator.name in present:

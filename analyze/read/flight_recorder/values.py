@@ -12,6 +12,7 @@ from ..kernel_names import item_bytes
 from ..kineto.events import to_int as integer
 
 _MOST_TENSORS = 4096
+"""Of one call: a damaged dump must not take minutes."""
 _MOST_DIMS = 64
 
 
