@@ -34,8 +34,8 @@ _MOST_BARE = 4096
 """Borders that the median is taken of."""
 WINDOWS_OVER_BUDGET = 3
 """So many windows in a row have to be over budget before less is recorded."""
-CREDIT_NS = 100_000_000
-"""What the hooks may take beyond the budget before less is recorded, once in a run: a tenth of a second is
+CREDIT_NS = 50_000_000
+"""What the hooks may take beyond the budget before less is recorded, once in a run: a twentieth of a second is
 lost on no job, and keeps the first steps of each, and short jobs whole."""
 _STARTING_STEPS = 2
 """What these take is paid once: groups are met, heads of records made, caches filled."""

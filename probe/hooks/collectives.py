@@ -81,15 +81,16 @@ class CollectiveHook:
         self._unbox = process_group_class().unbox
         before = None if self._before is None else self._before.groups
         self.groups = self._groups = GroupTable(self._capture, self._unbox, before, self._first_seq)
+        # Listing the operators of a namespace takes 4 ms: once, not at each window of steps.
+        access = dispatcher() if self._before is None else self._before.access
         self._before = None
         self._unbox_work = work_class().unbox
-        access = dispatcher()
         present = {
             name
             for name in access.operators(_NAMESPACE)
             if not access.has_keywords(_NAMESPACE, name)
         }
-        self._access = access
+        self.access = access
         self._library = access.library(_NAMESPACE)
         for operator in OPERATORS:
             if operator.name in present:
@@ -117,7 +118,7 @@ class CollectiveHook:
             return
         self._is_hop_known = True
         try:
-            self._capture.meter.hop_ns = dispatcher_hop_ns(self._access, process_group)
+            self._capture.meter.hop_ns = dispatcher_hop_ns(self.access, process_group)
         except Exception as error:  # noqa: BLE001 - the cost is then too low, and says so
             pass_on(error)
             self._capture.recorder.annotate("cost.hop_unknown", f"{type(error).__name__}: {error}")

@@ -178,3 +178,22 @@ def test_a_torch_without_redispatch_is_watched_without_collectives(world, tmp_pa
     )
     assert capture.rank_manifests[1]["counters"]["collectives_unseen"] == 1
     assert capture.tables["step"].num_rows == 1
+
+
+def test_a_window_of_steps_lists_no_operators_anew(world, run_path, monkeypatch):
+    """Fails when each window of a job over its budget pays 8 ms for its hooks in place of one."""
+    listed, list_all = [], torch._C._dispatch_get_all_op_names
+    monkeypatch.setattr(
+        torch._C, "_dispatch_get_all_op_names", lambda: listed.append(1) or list_all()
+    )
+    session = probe.attach(run_dir=run_path)
+    hooks = session._levels._hooks
+    dist.all_reduce(torch.ones(3))
+    at_start = len(listed)
+    for _ in range(3):
+        hooks.pause()
+        hooks.resume()
+        dist.all_reduce(torch.ones(3))
+    assert len(listed) == at_start > 0
+    probe.detach()
+    assert len(rows_of(run_path)) == 4
