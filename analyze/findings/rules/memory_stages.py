@@ -230,7 +230,9 @@ def _more_layers(
         yield _Term(name, each * more_layers)
     if own.in_flight > usual_flight:
         more = own.in_flight - usual_flight
-        name = message("memory_imbalance.more_in_flight", more=more)
+        name = message("memory_imbalance.more_in_part", more=more)
+        if float(more).is_integer():
+            name = message("memory_imbalance.more_in_flight", more=int(more))
         yield _Term(name, activations * more / own.in_flight, _Way.IN_FLIGHT)
 
 
