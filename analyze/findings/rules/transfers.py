@@ -29,14 +29,23 @@ def unequal_transfer_findings(trace: Trace) -> Iterator[Finding]:
             cost_frac=None,
             removal_gain_frac=None,
             confidence=0.9,
-            evidence=(
-                _issued(trace, found.source, issue_message(found.sent), found.sent_id),
-                _issued(trace, found.target, issue_message(found.expected), found.expected_id),
-                *stack_messages(trace, ends, most=SHOWN),
-            ),
+            evidence=tuple(_evidence(trace, found)),
             remedy=message("mismatch.remedy_transfer"),
             cause="mismatch_transfer",
         )
+
+
+def _evidence(trace: Trace, found: UnequalTransfer) -> Iterator[Message]:
+    ends = (found.source, found.target)
+    issued = (
+        _issued(trace, found.source, issue_message(found.sent), found.sent_id),
+        _issued(trace, found.target, issue_message(found.expected), found.expected_id),
+    )
+    stacks = tuple(stack_messages(trace, ends, most=SHOWN))
+    yield from (*issued, *stacks)
+    is_live = trace.capabilities.records_whole_life
+    if is_live and not stacks and all(one.code == "mismatch.issued" for one in issued):
+        yield message("mismatch.no_line")
 
 
 def crossed_transfer_findings(trace: Trace, graph: WaitGraph) -> Iterator[Finding]:

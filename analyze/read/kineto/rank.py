@@ -103,11 +103,7 @@ def read_rank_file(
         notes: list[Limit] = list(stream.losses)
         roles = collector.finish(header.base_time_nanoseconds or 0)
         if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):
-            raise TraceFormatError(
-                message("refused.several", items=[message("refused.no_profiler_events"), *notes]),
-                where=file.label,
-                remedy=message("advice.let_profiler_finish"),
-            )
+            raise _without_events(roles, notes, file.label)
         roles, far = without_far_events(roles, file.label)
         notes += far
         _refuse_merged(roles, file.label)
@@ -192,6 +188,18 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         marks_steps=not steps.is_whole_file,
         numbers_steps=not steps.is_whole_file and steps.found_by is None,
         whole_steps=whole_steps(roles, steps) if source.is_cut else None,
+    )
+
+
+def _without_events(roles: RoledEvents, notes: list[Limit], where: str) -> TraceFormatError:
+    """Return why a file is refused of which nothing is used; that of another tool has events, but no categories."""
+    remedy = message("advice.let_profiler_finish")
+    if roles.unplaced:
+        remedy = message("convert.xplane")
+    return TraceFormatError(
+        message("refused.several", items=[message("refused.no_profiler_events"), *notes]),
+        where=where,
+        remedy=remedy,
     )
 
 

@@ -151,3 +151,4 @@ def test_a_sender_that_went_on_is_named_with_the_receiver():
     (finding,) = hang_findings(trace)
     assert (finding.where["ranks"], finding.cause) == ([0, 1], "mismatch_transfer")
     assert "8,000 bytes" in str(finding.claim)
+    assert "PYTHONFAULTHANDLER=1" in str(finding.evidence[-1])

@@ -10,6 +10,7 @@ from meshscope.analyze import load_trace
 from meshscope.analyze.account.kernels.operators import operator_report
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.read import import_trace
+from meshscope.probe.schema.errors import TraceFormatError
 
 
 def limits(trace, *words):
@@ -166,3 +167,12 @@ def test_rows_of_ascend_without_a_category_are_known_by_name(tmp_path):
     trace = import_trace(path)
     assert trace.frame("step")["step"].tolist() == [3]
     assert sorted(trace.frame("kernel")["category"].astype(str)) == ["communication", "compute"]
+
+
+def test_a_trace_of_another_tool_is_not_recorded_again(tmp_path):
+    """Fails when the user of another framework is told to let a profiler finish that he does not use."""
+    rows = [{"ph": "X", "name": "fusion.12", "pid": 1, "tid": 1, "ts": 0, "dur": 9}]
+    path = tmp_path / "host.trace.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    with pytest.raises(TraceFormatError, match="for JAX, record with nsys"):
+        import_trace(path)
