@@ -27,7 +27,7 @@ from meshscope.probe.schema.rundir import list_runs, write_run_manifest
 
 from ..align.topology.kept import with_kept_topology
 from ..tables.segment_files import read_list
-from ..tables.stored_tables import Tables
+from ..tables.stored_tables import Tables, rows_of_ranks
 from ..tables.table_folder import (
     FOLDER,
     close_to_others,
@@ -194,6 +194,21 @@ def steps_of_ranks(path: Path, ranks: Collection[int]) -> int:
     """Return how many steps some ranks have together, as their list of segments says; nothing is read for it."""
     files = read_list(path / FOLDER).tables.get("step", ())
     return sum(file.rank_rows.get(rank, 0) for file in files for rank in ranks)
+
+
+def counted_rows(path: Path, ranks: Collection[int]) -> tuple[Counter[int], int]:
+    """Return the records of each rank of a run that is not in segments, and the steps of some together.
+
+    Raises:
+        RunDirectoryError: A table cannot be read.
+    """
+    records, steps = Counter[int](), Counter[int]()
+    for name in COUNTED:
+        for file in (path / FOLDER / name).glob("*.parquet"):
+            records.update(rows_of_ranks(file))
+    for file in (path / FOLDER / "step").glob("*.parquet"):
+        steps.update(rows_of_ranks(file))
+    return records, sum(steps[rank] for rank in ranks)
 
 
 def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:

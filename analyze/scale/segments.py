@@ -7,7 +7,7 @@ command makes only what is missing or has changed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from meshscope.probe.schema.reading import file_hash
 from meshscope.probe.schema.rundir import require_run
 
 from ..align.topology.kept import FILE_NAME as TOPOLOGY_NAME
-from ..load.ingested import is_ingested, rows_by_rank, steps_of_ranks
+from ..load.ingested import counted_rows, is_ingested, rows_by_rank, steps_of_ranks
 from ..load.load import load_trace
 from ..read.source_files import TABLES_VERSION
 from ..tables.parquet_file import to_read, to_write
@@ -55,7 +55,7 @@ class Recorded:
     """How large the records of a run of the probe are."""
 
     unpacked: Mapping[int, int]
-    """Bytes that those of each rank of the run take once they are unpacked."""
+    """Bytes that those of ranks take once they are unpacked, of the largest of the run among them."""
     steps: int
     """Steps of the rank that has most."""
 
@@ -66,6 +66,11 @@ class Recorded:
         unpacked = {rank: sum(map(unpacked_bytes, own)) for rank, own in parts.items()}
         steps = (sum(last_step(one) + 1 for one in own) for own in parts.values())
         return cls(unpacked, max(steps, default=0))
+
+    def of_ranks(self, ranks: Collection[int]) -> Recorded:
+        """Return what a worker needs to know for some ranks."""
+        kept = {*ranks, max(self.unpacked, key=lambda rank: self.unpacked[rank])}
+        return Recorded({rank: self.unpacked[rank] for rank in kept}, self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +133,9 @@ def segments_of(run: Path, folder: Path, limit_bytes: float | None = None) -> li
         raise RunDirectoryError(message("refused.no_rank_recorded"), where=str(run))
     is_limited = limit_bytes is not None and not is_ingested(run)
     recorded = Recorded.of(run) if is_limited else None
+    parts = (ranks[first : first + SEGMENT_RANKS] for first in range(0, len(ranks), SEGMENT_RANKS))
     return [
-        Segment(run, folder, ranks[first : first + SEGMENT_RANKS], limit_bytes, recorded)
-        for first in range(0, len(ranks), SEGMENT_RANKS)
+        Segment(run, folder, own, limit_bytes, recorded and recorded.of_ranks(own)) for own in parts
     ]
 
 
@@ -231,6 +236,8 @@ def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:
     if is_ingested(segment.run):
         rows = rows_by_rank(segment.run)
         steps = steps_of_ranks(segment.run, segment.ranks)
+        if segment.limit_bytes is not None and not rows:
+            rows, steps = counted_rows(segment.run, segment.ranks)
     yield from in_room(segment.ranks, rows, steps, segment.limit_bytes)
 
 

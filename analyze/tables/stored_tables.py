@@ -265,6 +265,20 @@ def _ranks_of(parquet: pq.ParquetFile, group: int, wanted: Set[int] | None) -> _
     return _Ranks.ALL if count == bounds.max - bounds.min + 1 else _Ranks.SOME
 
 
+def rows_of_ranks(file: Path) -> dict[int, int]:
+    """Return how many rows of a file each rank has; nothing but the ranks is read.
+
+    Raises:
+        RunDirectoryError: It cannot be read.
+    """
+    try:
+        with to_read(file) as source, pq.ParquetFile(source) as parquet:
+            counts = pc.value_counts(parquet.read(columns=["rank"])["rank"])
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(file, error) from error
+    return {one["values"]: one["counts"] for one in counts.to_pylist()}
+
+
 def _row_count(file: Path) -> int:
     try:
         return int(pq.read_metadata(to_read(file)).num_rows)

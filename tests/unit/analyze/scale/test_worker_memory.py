@@ -1,10 +1,12 @@
 """Memory of a worker is kept to its limit: fewer ranks at a time, or a refusal that says what is needed."""
 
+from collections import Counter
 from functools import partial
 
 import pytest
 
-from meshscope.analyze.load.ingested import rows_by_rank, steps_of_ranks
+from meshscope.analyze.load.ingested import counted_rows, rows_by_rank, steps_of_ranks
+from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.scale import segments
 from meshscope.analyze.scale.compact import compact
 from meshscope.analyze.scale.executors import InThisProcess
@@ -117,6 +119,29 @@ def test_a_limit_that_one_rank_exceeds_is_refused_with_what_is_needed(run, summa
     assert refused.value.remedy == str(message("advice.memory_limit", least=240))
     # What is there already needs no memory.
     assert summarized() == summarized(limit)
+
+
+def test_a_limit_is_kept_for_a_file_per_rank(tmp_path, summarized, monkeypatch):
+    """Fails when all ranks of a small ingested run are read at once, whatever the limit."""
+    job = SyntheticJob(layout=ParallelLayout(tp=1, pp=2, dp=2), microbatches=2, steps=STEPS)
+    path = write_run(job, record(make_simulation(job)), None, tmp_path)
+    assert not rows_by_rank(path)
+    records, steps = counted_rows(path, [0, 1])
+    assert records == Counter(load_trace(path).tables["span"]["rank"].to_pylist()) + Counter(
+        rank
+        for name in ("collective", "p2p")
+        for rank in load_trace(path).tables[name]["rank"].to_pylist()
+    )
+    assert steps == 2 * STEPS
+    whole, read, load = summarized(name="whole", run=path), [], segments.load_trace
+    monkeypatch.setattr(
+        segments,
+        "load_trace",
+        lambda run, wanted: read.append(wanted.ranks) or load(run, wanted=wanted),
+    )
+    limit = WORKER_BYTES + 4 * STEPS * SUMMARY_ROW_BYTES + max(records.values()) * ROW_BYTES
+    assert summarized(float(limit), run=path) == whole
+    assert read == [(0,), (1,), (2,), (3,)]
 
 
 def needed_of_recorded(run, ranks):
