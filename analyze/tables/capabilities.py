@@ -28,6 +28,8 @@ class Capabilities:
     """Each rank counted its steps, and passes outside of them, by itself: numbers may differ."""
     counts_positions_by_rank: bool = False
     """Each rank counted its collectives by itself: positions may be shifted."""
+    job_numbers_collectives: bool = False
+    """The job itself numbered its collectives: what has one number belongs together, whatever was lost."""
     is_in_issue_order: bool = False
     """Passes and operations lie on the clock of the host that issued them, in its order."""
     is_timed_on_host: bool = False
@@ -70,6 +72,7 @@ CAPABILITIES = {
     SYNTHETIC: Capabilities(records_how_it_ended=True),
     FLIGHT_RECORDER: Capabilities(
         has_steps=False,
+        job_numbers_collectives=True,
         has_comparable_times=False,
         sees_every_end=True,
         records_whole_life=False,

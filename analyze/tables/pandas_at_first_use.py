@@ -120,7 +120,10 @@ class _Hidden(MetaPathFinder):
 
 
 def _have_arrow_do_without() -> None:
-    """Have Arrow look for pandas in vain: it does with its first array, to know classes of pandas."""
+    """Have Arrow look for pandas in vain: it does with its first array, to know classes of pandas.
+
+    Arrow 17 looks anew with each array: there nothing is saved.
+    """
     hidden = _Hidden()
     sys.meta_path.insert(0, hidden)
     try:

@@ -25,7 +25,6 @@ import pandas as pd
 from meshscope.probe.schema.imported_tables import ELEMENTS
 from meshscope.probe.schema.terms import CollectiveKind
 
-from ...tables.capabilities import FLIGHT_RECORDER
 from ...tables.trace import Trace
 
 UNEVEN = frozenset({CollectiveKind.ALL_TO_ALL.value, CollectiveKind.OTHER.value})
@@ -88,7 +87,7 @@ def mismatches(trace: Trace, *, ended: bool = False) -> list[Mismatch]:
             where the job itself numbered its collectives: elsewhere members that differ there lack records.
     """
     progress = trace.frame("progress")
-    if ended and trace.origin != FLIGHT_RECORDER:
+    if ended and not trace.capabilities.job_numbers_collectives:
         return []
     rows = trace.frame("collective")
     if progress.empty or rows.empty:
@@ -140,7 +139,7 @@ def _of_group(trace: Trace, group: str, rows: pd.DataFrame, *, ended: bool) -> M
         found = _compared(trace, group, int(seq), own)
         if found is not None and (seq in open_seqs) is not ended:
             return _explained(found, issued)
-        if found is not None and trace.origin != FLIGHT_RECORDER:
+        if found is not None and not trace.capabilities.job_numbers_collectives:
             return None
     for seq in () if ended else sorted(open_seqs):
         own = rows[rows["seq"] == seq]
