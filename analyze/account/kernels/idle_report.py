@@ -264,7 +264,7 @@ def _recorded(trace: Trace, rank: int, causes: IdleCauses, begin: int, end: int)
         launches = rows["thread"].isin(causes.threads).to_numpy(bool)
         if table == "annotation":
             # That of the profiler stops the program, whichever thread it is on.
-            launches |= (
+            launches = launches | (
                 rows["name_id"].map(names).fillna("").str.fullmatch(_OVERHEAD).to_numpy(bool)
             )
         around = rows[(inside >= (end - begin) / 2) & launches]
