@@ -139,8 +139,9 @@ class PlainReplay:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        columns = ("previous", "join", "start_ns")
-        self._previous, self._join, self._start = (program.marks[c].tolist() for c in columns)
+        is_root = program.marks["is_root"].to_numpy(bool)
+        self._previous = np.where(is_root, -1, np.arange(len(is_root)) - 1).tolist()
+        self._join, self._start = (program.marks[c].tolist() for c in ("join", "start_ns"))
         self._members: dict[int, list[int]] = {}
         for mark, join in zip(*(part.tolist() for part in program.members), strict=True):
             self._members.setdefault(join, []).append(mark)
