@@ -124,12 +124,7 @@ def out_of_memory(trace: Trace) -> Iterator[Finding]:
         unused = int(last["reserved_bytes"]) - int(last["allocated_bytes"])
         evidence = [
             message("out_of_memory.asked", size=last["size_bytes"], free=last["free_bytes"]),
-            message(
-                "out_of_memory.reserved",
-                reserved=last["reserved_bytes"],
-                used=last["allocated_bytes"],
-                unused=unused,
-            ),
+            _reserved(int(last["reserved_bytes"]), unused),
             message("out_of_memory.capacity", capacity=capacity),
         ]
         if last["place"]:
@@ -149,6 +144,13 @@ def out_of_memory(trace: Trace) -> Iterator[Finding]:
             remedy=remedy,
             cause="out_of_memory",
         )
+
+
+def _reserved(reserved: int, unused: int) -> Message:
+    if unused <= 0:
+        return message("out_of_memory.reserved_used", reserved=reserved)
+    used = reserved - unused
+    return message("out_of_memory.reserved", reserved=reserved, used=used, unused=unused)
 
 
 def fullest_rank(trace: Trace) -> Iterator[Finding]:

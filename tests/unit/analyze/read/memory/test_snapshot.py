@@ -233,6 +233,19 @@ def test_a_failed_allocation_is_the_first_finding(tmp_path):
     assert set(import_trace(path).frame("memory")["capacity_bytes"]) == {79 * gib}
 
 
+def test_memory_that_is_all_in_use_names_no_rest_of_nothing(tmp_path):
+    """Fails when a row of zeros says that 0 bytes were held and not in use."""
+    history = [
+        action("segment_alloc", 64, 900, 1),
+        action("alloc", 64, 900, 2, OPTIMIZER),
+        action("oom", 0, 500, 3, OPTIMIZER, device_free=10),
+        action("free_completed", 64, 900, 4, OPTIMIZER),
+    ]
+    path = write(tmp_path / "rank0.pickle", [segment(total=900)], history)
+    first, *_ = diagnose(import_trace(path)).findings
+    assert "Reserved 900 bytes, all of it in use" in map(str, first.evidence)
+
+
 def test_paths_of_windows(tmp_path):
     """Fails when the state of an optimizer on Windows is memory of unknown use."""
     stack = [frame("step", r"D:\work\opt.py"), frame("_init_group", r"C:\py\torch\optim\adam.py")]
