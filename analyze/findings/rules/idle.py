@@ -193,6 +193,8 @@ def _by_cause(report: IdleReport, cost: float, where: tuple[Message, ...]) -> It
             rest += frac
             continue
         words = IDLE_WORDS[cause]
+        if cause == NOTHING and _names_function(report):
+            words = words._replace(remedy=message("idle.nothing_remedy_seen"))
         longest = (report.longest_call,) if cause == most and report.longest_call else ()
         evidence = (*evidence_of(report, cause), *longest, *where)
         yield _finding(words.kind, words, cause, frac, evidence)
@@ -205,6 +207,12 @@ def _by_cause(report: IdleReport, cost: float, where: tuple[Message, ...]) -> It
         below = (message("idle.small_causes", least=least, causes=small),) if small else ()
         evidence = (*below, *where)
         yield _finding(FindingKind.HOST_STALL, REMAINDER_WORDS, "remainder", rest, evidence)
+
+
+def _names_function(report: IdleReport) -> bool:
+    """Return whether stacks are recorded: the function is named in which the host was longest."""
+    hosts = (said.values["host"] for said in report.notes.get(NOTHING, ()))
+    return any(isinstance(host, Message) and host.code == "idle.host_in" for host in hosts)
 
 
 def _finding(

@@ -81,6 +81,8 @@ def test_idle_before_the_first_kernel_counts(tmp_path):
     assert says(
         found["nothing_launched"], "60.0", "0 ns after the step began", "data.py(3): prepare"
     )
+    # The line is there: nobody is asked to record it.
+    assert found["nothing_launched"].remedy.code == "idle.nothing_remedy_seen"
 
 
 def test_a_sixth_of_the_step_without_launches_is_named(tmp_path):
