@@ -77,7 +77,7 @@ To add one:
 | finding | a value in `probe/schema/terms.py`, a file in `analyze/findings/rules/`, the list in its `__init__.py`, its sentences in `analyze/wording/catalogue.toml`, `docs/glossary.md` |
 | error | `message("refused.CODE", …)` where it is raised, its sentence in `probe/schema/errors.toml` |
 | schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, its record in `schedule_records.py` there, its name in `reference_trainer/config/schedule_config.py`, `docs/glossary.md` |
-| page | a file in `dashboard/pages/`, its tab in `shell.py` there (its layout begins with `rejected_notice`), the lists in `dashboard/callbacks/navigation.py` and `dashboard/api/api.py`, `docs/dashboard.md` |
+| page | a file in `dashboard/pages/` (its layout begins with `rejected_notice`), a record in `page_list.py` and its name in `shell.TABS` there, `docs/dashboard.md` |
 """
 
 

@@ -14,10 +14,9 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from ..answers import views
 from ..answers.instant import instant, sentences
-from ..answers.live import live
 from ..answers.trend import trend
 from ..answers.trust import trust
-from ..answers.wait import wait_json
+from ..pages.page_list import PAGES
 from ..plain.plain_json import plain_json
 from ..runs.loaded_run import LoadedRun
 from ..runs.page_maker import StillMeasuredError
@@ -33,26 +32,8 @@ LIST_MAX_NEW = 4
 _RETRY_S = 2
 """After which a program may ask again for what is still measured."""
 
-_TWINS: dict[str, Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]] = {
-    "overview": lambda _store, run, _state: views.overview(run),
-    "live": lambda _store, run, _state: live(run),
-    "findings": lambda _store, run, _state: views.findings(run),
-    "stragglers": lambda _store, run, state: views.stragglers(run, state),
-    "hang": lambda _store, run, _state: views.hang(run),
-    "timeline": lambda _store, run, state: (
-        views.timeline_json(run, state) | {"wait": wait_json(run, state)}
-    ),
-    "mesh": lambda _store, run, state: views.mesh_json(run, state),
-    "communication": lambda _store, run, _state: views.communication(run),
-    "links": lambda _store, run, _state: views.links(run),
-    "memory": lambda _store, run, _state: views.memory(run),
-    "balance": lambda _store, run, _state: views.balance(run),
-    "kernels": lambda _store, run, _state: views.kernels(run),
-    "compare": views.comparison,
-    "trust": lambda _store, run, _state: trust(run),
-}
-
-
+_WITHOUT_PAGE: dict[str, Callable[[LoadedRun], dict[str, Any]]] = {"balance": views.balance}
+"""What is to be had as JSON alone."""
 _SUSPECT_COLUMNS = (
     *("kind", "severity", "where", "ranks", "slowdown", "excess_ns", "cost_frac", "returns_frac"),
     *("returns_interval", "first_step", "last_step", "slow_steps", "confidence", "evidence"),
@@ -98,10 +79,12 @@ def register(server: Flask, store: RunStore) -> None:
 
     @api.get("/runs/<run_id>/<page>.json")
     def twin(run_id: str, page: str) -> Response:
-        view = _TWINS.get(page)
-        if view is None:
-            return _error(404, f"there is no page {page[:64]}; known: {', '.join(_TWINS)}")
-        return _json(store.drawn(run_id, lambda run: view(store, run, _state())))
+        if page in _WITHOUT_PAGE:
+            return _json(store.drawn(run_id, _WITHOUT_PAGE[page]))
+        if page not in PAGES:
+            known = ", ".join([*PAGES, *_WITHOUT_PAGE])
+            return _error(404, f"there is no page {page[:64]}; known: {known}")
+        return _json(store.drawn(run_id, lambda run: PAGES[page].twin(store, run, _state())))
 
     @api.get("/runs/<run_id>/<page>/<name>.csv")
     def sheet(run_id: str, page: str, name: str) -> Response:

@@ -23,27 +23,18 @@ from dash.development.base_component import Component
 
 from meshscope.probe.schema.errors import MeshscopeError
 
-from ..answers.views import shown_step, with_before
+from ..answers.views import with_before
 from ..api.api import LIST_MAX_NEW
 from ..pages import (
-    communication,
     compare,
-    findings,
-    hang,
-    kernels,
-    links,
     memory,
     mesh,
-    overview,
     runs,
     shell,
-    stragglers,
     summary,
-    timeline,
-    trust,
     waiting,
 )
-from ..pages import live as live_page
+from ..pages.page_list import PAGES
 from ..runs.loaded_run import LoadedRun
 from ..runs.page_maker import StillMeasuredError
 from ..runs.store import RunStore
@@ -54,37 +45,6 @@ from . import timeline as timeline_callbacks
 from . import whatif as whatif_callbacks
 from .controls import marked_view
 from .shown_run import run_at, view_links
-
-_PAGES: dict[str, Callable[[RunStore, LoadedRun, ViewState], Component]] = {
-    "overview": lambda _, run, state: overview.layout(run, state),
-    "live": lambda store, run, state: live_page.layout(run, state, can_arm=store.arm is not None),
-    "findings": lambda _, run, state: findings.layout(run, state),
-    "stragglers": lambda _, run, state: stragglers.layout(run, state),
-    "hang": lambda _, run, state: hang.layout(run, state),
-    "timeline": lambda store, run, state: _timeline(store, run, state),
-    "mesh": lambda _, run, state: mesh.layout(run, state),
-    "communication": lambda _, run, state: communication.layout(run, state),
-    "links": lambda _, run, state: links.layout(run, state),
-    "memory": lambda _, run, state: memory.layout(run, state),
-    "kernels": lambda _, run, state: kernels.layout(run, state),
-    "compare": compare.layout,
-    "trust": lambda _, run, state: trust.layout(run, state),
-}
-
-
-def _timeline(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
-    """Return the timeline; a click on it, or a narrow window, then needs the operations of its step."""
-    page, step = timeline.layout(run, state), shown_step(run, state)
-    if store.background is not None:
-        key = (run.run_id, run.version, "transfers", step)
-        store.background.later(key, lambda: run.transfers(step), _FIRST_S)
-    return page
-
-
-_FIRST_S = 1.5
-"""For so long a page is left to be drawn."""
-_WITH_CHARTS = ("overview", "summary", "live", "timeline", "mesh")
-"""Pages that have a chart in any case."""
 
 
 def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
@@ -99,7 +59,7 @@ def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
         large = None if is_known else store.summarised(place[0])
         if large is not None:
             return summary.layout(large, parse_query(query))
-    if place is None or place[1] not in _PAGES:
+    if place is None or place[1] not in PAGES:
         return shell.not_found("This address is not a page of the dashboard.")
     try:
         state = parse_query(query)
@@ -110,7 +70,7 @@ def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
 
 def _drawn(store: RunStore, run: LoadedRun, page: str, state: ViewState) -> Component:
     try:
-        return _PAGES[page](store, run, state)
+        return PAGES[page].layout(store, run, state)
     except StillMeasuredError:
         return waiting.layout(run, page, state)
 
@@ -122,7 +82,7 @@ def exists(store: RunStore, path: str) -> bool:
     place = parse_path(path)
     if place is not None and place[1] == summary.PAGE:
         return store.summarised(place[0]) is not None
-    return place is not None and place[1] in _PAGES and store.path_of(place[0]) is not None
+    return place is not None and place[1] in PAGES and store.path_of(place[0]) is not None
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -155,7 +115,9 @@ def _register_navigation(app: Dash, store: RunStore) -> None:
     def get_ready_for_charts(path: str | None) -> Any:
         # The browser reads the library of charts while it waits for the page.
         place = parse_path(inner(path))
-        has_chart = place is not None and place[1] in _WITH_CHARTS
+        page = None if place is None else PAGES.get(place[1])
+        is_summary = place is not None and place[1] == summary.PAGE
+        has_chart = is_summary or (page is not None and page.has_chart)
         return dcc.Graph(config={"displayModeBar": False}) if has_chart else no_update
 
     @app.callback(
@@ -201,7 +163,8 @@ def _register_waiting(app: Dash, store: RunStore) -> None:
     def stop_looking(_: int | None, path: str | None) -> Any:
         # A page takes longer to draw than the browser waits for its next look: it would be drawn twice.
         run, place = run_at(store, path, "page"), parse_path(inner(path))
-        is_there = run is not None and place is not None and not waiting.is_waiting(run, place[1])
+        page = None if place is None else PAGES.get(place[1])
+        is_there = run is not None and page is not None and not page.is_waiting(run)
         return True if is_there else no_update
 
     @app.callback(

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from ..runs.loaded_run import LoadedRun, placement
-from ..runs.page_maker import StillMeasuredError
+from ..runs.loaded_run import LoadedRun
 from ..view.state import ViewState
 from .shell import card, empty, run_page
 
 _LOOK_MS = 500
-_NEEDS: dict[str, Callable[[LoadedRun], object]] = {
-    "communication": LoadedRun.communication,
-    "links": LoadedRun.communication,
-    "memory": LoadedRun.memory,
-    "kernels": LoadedRun.kernels,
-    "mesh": placement,
-}
-"""What a page shows that may still be measured."""
 
 
 def layout(run: LoadedRun, page: str, state: ViewState) -> Component:
@@ -35,14 +24,3 @@ def cards(title: str) -> list[Component]:
     why = "Large run: this part appears once it is measured."
     box = html.Div(empty("Still being measured", why), role="status")
     return [card(title, [box]), dcc.Interval(id="page-wait", interval=_LOOK_MS, disabled=False)]
-
-
-def is_waiting(run: LoadedRun, page: str) -> bool:
-    """Return whether a part of a page is still measured."""
-    needed = _NEEDS.get(page)
-    try:
-        if needed is not None:
-            needed(run)
-    except StillMeasuredError:
-        return True
-    return False

@@ -23,6 +23,7 @@ from meshscope.dashboard.callbacks.controls import (
 )
 from meshscope.dashboard.callbacks.navigation import page_of
 from meshscope.dashboard.pages import findings, mesh, overview, runs, shell, timeline
+from meshscope.dashboard.pages.page_list import PAGES
 from meshscope.dashboard.plain import units
 from meshscope.dashboard.runs.run_entry import RunEntry
 from meshscope.dashboard.runs.store import RunStore
@@ -50,6 +51,11 @@ def test_a_page_says_what_was_found(store, page, shown):
     """Fails when a page lost the content that it is there for."""
     text = _text(page_of(store, f"/run/job/{page}", ""))
     assert not [words for words in shown if words not in text]
+
+
+def test_every_tab_is_a_page_and_every_page_has_a_tab():
+    """Fails when a page can be opened by its address alone, or a tab leads nowhere."""
+    assert tuple(PAGES) == shell.TABS
 
 
 def test_every_page_has_a_main_landmark(store):
