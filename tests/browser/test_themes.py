@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 DARK_INK, LIGHT_INK = "rgb(227, 232, 237)", "rgb(31, 41, 51)"
 VIEWS = {"timeline": "?path=1", "stragglers": f"?fix=rank%3D{SLOW_RANK}"}
 """What to show of a page beyond its default."""
-READY = {"memory": "#memory-balance :text('search'), #memory-balance .ms-empty"}
+READY = {"memory": "#memory-balance table, #memory-balance .ms-empty"}
 """What a page shows at last, where that comes after the page."""
 
 
