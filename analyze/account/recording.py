@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.sampling import OVER_BUDGET, SAMPLED, WINDOW_STEPS
+from meshscope.probe.schema.message import cell_to_json
+from meshscope.probe.schema.sampling import WINDOW_STEPS
 
 from ..tables.trace import Trace
 from ..wording.limits import Limit
 from ..wording.message import message
+
+_OLD_SAMPLED = "over budget, so one window in "
+_OLD_LOWERED = "over budget: "
+"""How reasons of a stretch began where older probes wrote them as sentences."""
 
 
 def probe_cost(trace: Trace) -> dict[str, float | int | None]:
@@ -37,10 +42,21 @@ def probe_cost(trace: Trace) -> dict[str, float | int | None]:
 def level_limits(trace: Trace) -> tuple[Limit, ...]:
     """Return the ranks whose probe recorded less because it took too much."""
     rows = trace.frame("recording")
-    reason = rows["reason"].astype(str)
-    sampled = reason.str.startswith(SAMPLED)
-    lowered = reason.str.startswith(OVER_BUDGET) & ~sampled
-    return (*_sampled(rows[sampled], len(trace.ranks)), *_lowered(rows[lowered]))
+    code = rows["reason"].map(_code_of_reason)
+    sampled, lowered = (rows[code == one] for one in ("level.sampled", "level.over_budget"))
+    return (*_sampled(sampled, len(trace.ranks)), *_lowered(lowered))
+
+
+def _code_of_reason(cell: object) -> str:
+    """Return why a stretch begins, also where its level was reached in part only."""
+    said = cell_to_json(str(cell))
+    while said is not None and said["code"] == "level.incomplete":
+        said = said["values"]["because"]
+    if said is not None:
+        return str(said["code"])
+    if str(cell).startswith(_OLD_SAMPLED):
+        return "level.sampled"
+    return "level.over_budget" if str(cell).startswith(_OLD_LOWERED) else ""
 
 
 def _sampled(rows: pd.DataFrame, captured: int) -> tuple[Limit, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ..tables.trace import Trace
-from ..wording.words import exit_words, is_missing
+from ..wording.message import Message, message
+from ..wording.words import is_missing
 
 _COLUMNS = (
     *("attempt", "first_step", "last_step", "training_step", "ranks", "killed_ranks"),
@@ -16,7 +18,7 @@ _MOST_SHOWN = 6
 
 
 def attempts_of(trace: Trace) -> list[dict[str, int | None]]:
-    """Return each start of the job with its steps; none where the capture does not tell."""
+    """Return each start of the job with its steps; none where the capture does not have them."""
     rows = trace.frame("attempt")[list(_COLUMNS)].to_dict("records")
     return [
         {str(name): None if is_missing(value) else int(value) for name, value in row.items()}
@@ -24,24 +26,27 @@ def attempts_of(trace: Trace) -> list[dict[str, int | None]]:
     ]
 
 
-def attempts_text(attempts: Any) -> str:
+def attempts_message(attempts: Any) -> Message | None:
     """Return the starts in one sentence, where there are several."""
     if not isinstance(attempts, list) or len(attempts) < 2:
-        return ""
-    shown = attempts if len(attempts) <= _MOST_SHOWN else attempts[-_MOST_SHOWN:]
-    more = "" if shown is attempts else f" (the last {_MOST_SHOWN})"
-    return f"{len(attempts)} attempts{more}: {'; '.join(map(_words, shown))}"
+        return None
+    shown = [message("starts.one", facts=list(_facts(one))) for one in attempts[-_MOST_SHOWN:]]
+    if len(shown) < len(attempts):
+        return message("starts.newest", count=len(attempts), shown=len(shown), starts=shown)
+    return message("starts.all", count=len(attempts), starts=shown)
 
 
-def _words(one: dict[str, int | None]) -> str:
-    first, last, training = one["first_step"], one["last_step"], one["training_step"]
-    text = f"{one['attempt']}. without a whole step"
-    if first is not None and last is not None:
-        text = f"{one['attempt']}. steps {first}..{last}"
-        if training is not None:
-            text += f", in the training {training}..{training + last - first}"
+def _facts(one: dict[str, int | None]) -> Iterator[Message]:
+    number, first, last = one["attempt"], one["first_step"], one["last_step"]
+    if first is None or last is None:
+        yield message("starts.no_step", attempt=number)
+    elif (training := one["training_step"]) is None:
+        yield message("starts.steps", attempt=number, steps=(first, last))
+    else:
+        of_training = training, training + last - first
+        yield message("starts.of_training", attempt=number, steps=(first, last), same=of_training)
     if one["killed_ranks"]:
-        text += f", {one['killed_ranks']} of {one['ranks']} ranks killed or still running"
+        yield message("starts.killed", killed=one["killed_ranks"], ranks=one["ranks"])
     if one["ended_rank"] is not None and one["wait_status"] is not None:
-        text += f", rank {one['ended_rank']} ended first ({exit_words(one['wait_status'])})"
-    return text
+        status = one["wait_status"]
+        yield message("starts.ended_first", rank=one["ended_rank"], status=status)

@@ -24,7 +24,7 @@ from ..read.source_files import SourceIndex, content_key, source_files, total_si
 from ..tables.table_folder import FOLDER, drafted
 from ..tables.trace import Trace
 from ..wording.limits import limit_texts
-from ..wording.message import message
+from ..wording.message import message, message_of_cell
 from ..wording.words import counted
 from .ingested import (
     Ingested,
@@ -168,7 +168,11 @@ def _groups(trace: Trace) -> list[str]:
     groups = trace.tables["group"].to_pylist() if trace.row_count("group") else []
     kinds: dict[tuple[str, int, str], list[str]] = {}
     for group in groups:
-        kind = str(group["axis"]), len(group["ranks"]), group["evidence"] or "no evidence"
+        kind = (
+            str(group["axis"]),
+            len(group["ranks"]),
+            str(message_of_cell(group["evidence"])) or "no evidence",
+        )
         kinds.setdefault(kind, []).append(str(group["group_id"]))
     lines = []
     for (axis, size, evidence), names in kinds.items():

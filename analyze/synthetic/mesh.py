@@ -16,9 +16,11 @@ import pandas as pd
 import pyarrow as pa
 
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.message import message_to_cell
 from meshscope.probe.schema.tables import GROUP
 
 from ..tables.arrays import IntArray
+from ..wording.message import message
 from .faults import Fault
 
 
@@ -151,7 +153,7 @@ def group_table(mesh: Mesh, names: GroupNames) -> pa.Table:
             "group_id": names.words,
             "axis": [word.partition("-")[0] for word in names.words],
             "ranks": [names.ranks_of(code) for code in range(len(names.words))],
-            "evidence": f"the layout of the synthetic job ({mesh.layout.order})",
+            "evidence": message_to_cell(message("axis.synthetic", order=mesh.layout.order)),
         }
     )
     return GROUP.conform(pa.Table.from_pandas(frame, preserve_index=False))

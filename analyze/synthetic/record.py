@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from meshscope.probe.schema.host_tables import DEVICE, DEVICE_SAMPLE, RANK_DEVICE
+from meshscope.probe.schema.message import message_to_cell
 from meshscope.probe.schema.standstill_tables import PROGRESS
 from meshscope.probe.schema.tables import RUN, TABLES
 from meshscope.probe.schema.terms import CaptureLevel, ScheduleKind
@@ -90,8 +91,9 @@ class DeviceRecorder:
             {"host": host, "uuid": uuid, "name": name, "max_clock_hz": FULL_CLOCK_HZ}
             for host, uuid in places
         ]
+        simulated = message_to_cell(message("evidence.simulated"))
         joined = [
-            {"rank": one, "host": places[one][0], "uuid": places[one][1], "evidence": "simulated"}
+            {"rank": one, "host": places[one][0], "uuid": places[one][1], "evidence": simulated}
             for one in ranks
         ]
         return {

@@ -87,6 +87,23 @@ def message_from_json(said: Mapping[str, Any]) -> Message:
     return Message(str(said["code"]), _value(said["values"]))
 
 
+def message_of_cell(cell: object) -> Text:
+    """Return the message that a column of a table holds; "" of nothing, and what an older version wrote as it is."""
+    if not isinstance(cell, str):
+        return ""
+    said = errors.cell_to_json(cell)
+    if said is None or said["code"] not in catalogue():
+        return cell
+    return message_from_json(said)
+
+
+def cells_to_json(row: Mapping[Any, Any], *names: str) -> dict[str, Any]:
+    """Return the sentences of cells of a row by their columns, None of nothing, and the messages beside them."""
+    found = {name: message_of_cell(row[name]) for name in names}
+    texts = {name: str(said) or None for name, said in found.items()}
+    return {**texts, "messages": {name: message_to_json(said) for name, said in found.items()}}
+
+
 def _value(kept: Any) -> Any:
     """Return a value with the messages in it."""
     if isinstance(kept, dict):

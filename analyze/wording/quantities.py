@@ -18,6 +18,8 @@ In a sentence of the catalogue the form stands after the colon::
     {share:percent0} 15 %            {drift:ppm}     12.5 ppm
     {value:short}    1.234e+15       {peak:tflops}   989 TFLOP/s
     {names:all}      a, b, c         every one, however many
+    {pairs:few}      0-1, 1-2, 2-3 … only the first three
+    {axes:product}   tp x dp        {status:exit}   exit code 1
     {most:mib}       64 MiB          a limit, in whole MiB
     {free:gb}        12.4 GB         {size:gb2}      12.43 GB
     {size:mb}        1,234 MB        {size:mb1}      1,234.5 MB
@@ -42,6 +44,7 @@ from .words import (
     capitalised,
     class_label,
     counted,
+    exit_words,
     joined,
     operations_label,
     place_words,
@@ -151,6 +154,14 @@ def _sentences(items: Iterable[Any]) -> str:
     return ". ".join(str(item).removesuffix(".") for item in items)
 
 
+def _few(items: Iterable[Any]) -> str:
+    return listed(map(str, items), most=3)
+
+
+def _product(items: Iterable[Any]) -> str:
+    return " x ".join(map(str, items))
+
+
 def _tflops(rate_flops: float) -> str:
     return f"{rate_flops / 1e12:,.0f} TFLOP/s"
 
@@ -245,6 +256,9 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "clock": clock,
     "steps": steps,
     "list": names,
+    "few": _few,
+    "product": _product,
+    "exit": exit_words,
     "choice": partial(names, word="or"),
     "ranks": _ranks,
     "Steps": _capital_steps,

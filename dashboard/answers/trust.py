@@ -15,7 +15,7 @@ from meshscope.analyze.wording.limits import (
     limits_to_json,
     meaning_of,
 )
-from meshscope.analyze.wording.message import Message
+from meshscope.analyze.wording.message import Message, cells_to_json
 
 from ..runs.loaded_run import LoadedRun
 from .live import missing_ranks
@@ -92,4 +92,7 @@ def _recording(run: LoadedRun) -> list[dict[str, Any]]:
     )
     table = rows[["rank", "step", "level", "reason", "one_in", "steps", "dur_ns", "cost_ns"]]
     table = table.assign(cost_frac=cost).sort_values("cost_frac", ascending=False)
-    return [{str(name): cell for name, cell in row.items()} for row in table.to_dict("records")]
+    return [
+        {str(name): cell for name, cell in row.items()} | cells_to_json(row, "reason")
+        for row in table.to_dict("records")
+    ]

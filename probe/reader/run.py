@@ -23,6 +23,7 @@ from ..schema.manifest import (
     part_directories,
     read_json,
 )
+from ..schema.message import message, message_to_cell
 from ..schema.model.fields import model_text
 from ..schema.note import Note, note, of_ranks
 from ..schema.printable import listed
@@ -179,7 +180,7 @@ def _axis_of(group: Mapping[str, Any]) -> tuple[str, str | None]:
     axis = group.get("axis")
     if not isinstance(axis, str) or axis not in {axis.value for axis in Axis}:
         return Axis.OTHER.value, None
-    return axis, "named when the group was registered"
+    return axis, message_to_cell(message("evidence.axis_registered"))
 
 
 def _text(value: object) -> str | None:

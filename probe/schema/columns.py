@@ -28,7 +28,8 @@ class Column:
     name: str
     dtype: str
     unit: str
-    """``ns``, ``bytes``, ``flop/s`` …; ``id`` for identifiers, ``1`` for counts and names."""
+    """``ns``, ``bytes``, ``flop/s`` …; ``id`` for identifiers, ``message`` for the cells
+    of ``message_to_cell``, ``1`` for counts and names."""
     meaning: str
     nullable: bool = False
     """Null means *not known*; a known absence has its own value (``-1`` for ids)."""

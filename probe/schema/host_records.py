@@ -19,7 +19,7 @@ from .columns import TableSpec
 from .errors import RunDirectoryError, SchemaError
 from .host_tables import DEVICE, HOST_TABLES, RANK_DEVICE, SAMPLED
 from .manifest import MANIFEST_NAME, check_format_version, host_directories, read_json
-from .message import message
+from .message import message, message_to_cell
 from .note import Note, note, of_host
 from .printable import printable
 from .segment import read_segment, segment_paths
@@ -282,15 +282,17 @@ def _rank_devices(
     rows = []
     for rank, manifest in sorted(rank_manifests.items()):
         place = places.get(plain_uuid(_stated_uuid(manifest) or ""))
-        evidence = "the rank names its device"
+        evidence = message("evidence.device_stated")
         if place is None:
-            boot, evidence = _text(manifest.get("boot_id")), "the driver's list of processes"
+            boot, evidence = _text(manifest.get("boot_id")), message("evidence.device_of_process")
             pid = manifest.get("pid")
             is_known = boot is not None and type(pid) is int
             hosts = [host for host, own in boots.items() if is_known and own == boot]
             place = next((p for h in hosts if (p := by_process.get((h, pid)))), None)
         if place is not None:
-            rows.append({"rank": rank, "host": place[0], "uuid": place[1], "evidence": evidence})
+            host, uuid = place
+            cell = message_to_cell(evidence)
+            rows.append({"rank": rank, "host": host, "uuid": uuid, "evidence": cell})
     return rows
 
 

@@ -50,7 +50,7 @@ RANK_DEVICE = TableSpec(
         RANK,
         _HOST,
         _UUID,
-        Column("evidence", "string", "1", "how the two were brought together"),
+        Column("evidence", "string", "message", "how the two were brought together"),
     ),
 )
 

@@ -6,9 +6,13 @@ catches an error and goes on never reads the catalogue.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+_CELL = re.compile(r"(?P<code>[a-z][a-z0-9_]*\.[a-z0-9_]+)(?: (?P<values>\{.*\}))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,28 @@ def message_to_json(said: Message) -> dict[str, Any]:
         "code": said.code,
         "values": {name: _plain(value) for name, value in said.values.items()},
     }
+
+
+def message_to_cell(said: Message) -> str:
+    """Return what a column of messages holds: the code and, if it has values, a space and these as JSON.
+
+    >>> message_to_cell(message("evidence.device_stated")), message_to_cell(message("level.sampled", one_in=2))
+    ('evidence.device_stated', 'level.sampled {"one_in": 2}')
+    """
+    values = message_to_json(said)["values"]
+    return f"{said.code} {json.dumps(values)}" if values else said.code
+
+
+def cell_to_json(cell: str) -> dict[str, Any] | None:
+    """Return code and values of a cell as ``message_to_json`` does; None of a text that older versions wrote."""
+    found = _CELL.fullmatch(cell)
+    if found is None:
+        return None
+    try:
+        values = json.loads(found["values"] or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return {"code": found["code"], "values": values}
 
 
 def _plain(value: Any) -> Any:

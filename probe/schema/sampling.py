@@ -20,10 +20,6 @@ ONE_IN = (1, 2, 4, 8, 16)
 """Of how many windows one may be recorded."""
 MOST_ONE_IN = ONE_IN[-1]
 """The most of them."""
-OVER_BUDGET = "over budget"
-"""How the reason begins for which a stretch is recorded with less than before …"""
-SAMPLED = f"{OVER_BUDGET}, so one window in "
-"""… and where that is windows of steps."""
 
 
 def is_recorded(step: int, one_in: int) -> bool:

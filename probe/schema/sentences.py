@@ -8,6 +8,7 @@ The form of a value stands after its colon::
     {text!r:cut}    its first 60 characters
     {n:number}      1,024
     {least:g}       0.5, -100000   a setting as a user writes it
+    {share:percent2} 1.25 %
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ def _general(value: float) -> str:
     return f"{value:g}"
 
 
+def _percent2(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
 def _short(value: float) -> str:
     return f"{value:.4g}"
 
@@ -89,6 +94,7 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "cut": _cut,
     "number": number,
     "g": _general,
+    "percent2": _percent2,
 }
 
 

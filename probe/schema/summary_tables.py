@@ -47,7 +47,7 @@ RECORDING = TableSpec(
         RANK,
         Column("step", "int64", "id", "first step of the stretch"),
         Column("level", "category", "1", "what the probe recorded (CaptureLevel)"),
-        Column("reason", "string", "1", "why the level was chosen", nullable=True),
+        Column("reason", "string", "message", "why the level was chosen", nullable=True),
         Column(
             "one_in",
             "int64",

@@ -123,7 +123,7 @@ GROUP = TableSpec(
         Column("axis", "category", "1", "mesh axis it lies along (Axis)"),
         Column("ranks", "list<int32>", "id", "members as global ranks, in group order"),
         Column("description", "string", "1", "what the framework calls it", nullable=True),
-        Column("evidence", "string", "1", "why the axis was chosen", nullable=True),
+        Column("evidence", "string", "message", "why the axis was chosen", nullable=True),
     ),
 )
 

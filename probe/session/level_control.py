@@ -18,11 +18,9 @@ from ..hooks.base import Capture
 from ..hooks.collective_times import refusal
 from ..schema.errors import ConfigError
 from ..schema.manifest import RECORDING_KEY
-from ..schema.message import message
+from ..schema.message import Message, message, message_to_cell
 from ..schema.sampling import (
     MOST_ONE_IN,
-    OVER_BUDGET,
-    SAMPLED,
     WHOLE_STEPS,
     WINDOW_STEPS,
     begins_window,
@@ -84,7 +82,7 @@ class LevelControl:
         # Whoever attaches to a running job is another thread than the one that trains.
         self._queue = _Queue(main_thread().native_id)
         self._credit = CostCredit(self._capture.meter, budget_ppm=config.cost_budget_ppm)
-        self._set(self._wanted, "chosen at the start")
+        self._set(self._wanted, message("level.chosen"))
 
     def request(self, word: str, from_step: int | None = None) -> str:
         """Ask for a level from any thread; return what will happen, in words.
@@ -126,7 +124,7 @@ class LevelControl:
             self._look_at_credit()
             request = self._request
             if request is not None and self._capture.recorder.step >= request[1]:
-                self._set(request[0], "asked for")
+                self._set(request[0], message("level.asked"))
                 if self._request is request:
                     self._request = None
             self._follow_order()
@@ -179,7 +177,7 @@ class LevelControl:
         self._sample = ordered
         period = WINDOW_STEPS * ordered.one_in
         windows = -(-self._capture.config.cost_window_steps // period)
-        self._begin_stretch(self._hooks.level, f"{SAMPLED}{ordered.one_in}")
+        self._begin_stretch(self._hooks.level, message("level.sampled", one_in=ordered.one_in))
         self._windows.last(windows * period)
         # So that the first window resumes on all ranks, with the same numbers.
         self._hooks.pause()
@@ -194,17 +192,17 @@ class LevelControl:
     def _budget(self) -> str:
         return f"{self._capture.config.cost_budget_ppm / 1e4:.2f} %"
 
-    def _set(self, level: CaptureLevel, reason: str) -> None:
+    def _set(self, level: CaptureLevel, reason: Message) -> None:
         assert self._hooks is not None
         self._hooks.apply(level)
         reached = self._hooks.level
         if reached is not level:
-            missing = ", ".join(sorted(self._hooks.coverage)) or "nothing"
-            reason = f"{reason}: {level.value}, without {missing}"
+            missing = sorted(self._hooks.coverage)
+            reason = message("level.incomplete", because=reason, level=level.value, missing=missing)
         self._wanted = level
         self._begin_stretch(reached, reason)
 
-    def _begin_stretch(self, level: CaptureLevel, reason: str) -> None:
+    def _begin_stretch(self, level: CaptureLevel, reason: Message) -> None:
         if self._windows is not None and self._stretches:
             self._add(*self._windows.close())
         if len(self._stretches) >= _MOST_STRETCHES:
@@ -213,7 +211,7 @@ class LevelControl:
             {
                 "step": self._capture.recorder.step,
                 "level": level.value,
-                "reason": reason,
+                "reason": message_to_cell(reason),
                 "one_in": self._sample.one_in,
                 "start_ns": now_ns(),
                 "steps": 0,
@@ -250,7 +248,8 @@ class LevelControl:
             f"the hooks took {share} of the time (budget {self._budget}): the level is lowered from "
             f"{self._wanted.value} to {below.value}"
         )
-        self._set(below, f"{OVER_BUDGET}: {share} of the time, {self._budget} allowed")
+        budget_frac = self._capture.config.cost_budget_ppm / 1e6
+        self._set(below, message("level.over_budget", share=cost_ns / dur_ns, allowed=budget_frac))
 
     def _add(self, steps: int, dur_ns: int, cost_ns: int) -> None:
         stretch = self._stretches[-1]

@@ -48,4 +48,4 @@ def test_a_process_is_brought_to_its_device(tmp_path: Path):
     agent = [sys.executable, "-m", "meshscope", "agent", "--run", str(run_path), "--duration", "6"]
     subprocess.run(agent, check=True, timeout=120)
     rows = read_run(run_path).tables["rank_device"].to_pylist()
-    assert [(row["rank"], row["evidence"]) for row in rows] == [(0, "the rank names its device")]
+    assert [(row["rank"], row["evidence"]) for row in rows] == [(0, "evidence.device_stated")]

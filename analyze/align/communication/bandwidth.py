@@ -17,10 +17,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.message import message_to_cell
 from meshscope.probe.schema.terms import CollectiveKind
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.trace import Trace
+from ...wording.message import message
 
 SEND_RECEIVE = "send_recv"
 """How a send with its receive is called beside the kinds of collectives."""
@@ -36,14 +38,14 @@ _TURNS = {
 """Factor is turns x (n-1)/n."""
 _WHOLE = (CollectiveKind.BROADCAST.value, CollectiveKind.REDUCE.value, SEND_RECEIVE)
 """Factor is 1."""
-_REASONS = (
-    ("no_kind", "the operation has no bandwidth"),
-    ("no_size", "the message size is not known"),
-    ("no_group", "the number of members is not known"),
-    ("alone", "the group has one member"),
-    ("no_wire", "fewer than two members, or no ends, are in the capture"),
-    ("no_time", "it took no measurable time"),
-)
+_REASONS = {
+    "no_kind": message("bandwidth.no_kind"),
+    "no_size": message("bandwidth.no_size"),
+    "no_group": message("bandwidth.no_group"),
+    "alone": message("bandwidth.alone"),
+    "no_wire": message("bandwidth.no_wire"),
+    "no_time": message("bandwidth.no_time"),
+}
 """Why a bandwidth is unknown; the first that holds is given."""
 
 
@@ -68,7 +70,7 @@ def with_bandwidth(table: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The same with algorithm_bandwidth_bytes_per_s and bus_bandwidth_bytes_per_s (NA
-        where unknown) and bandwidth_unknown_because (None where known).
+        where unknown) and bandwidth_unknown_because (a cell of ``message_to_cell``; None where known).
     """
     pairs = table[["kind", "expected"]].drop_duplicates()
     factors = {(kind, size): bus_factor(kind, size) for kind, size in pairs.itertuples(index=False)}
@@ -87,8 +89,8 @@ def with_bandwidth(table: pd.DataFrame) -> pd.DataFrame:
         "no_time": (wire_s <= 0).fillna(value=False),
     }
     why = np.select(
-        [holds[name].to_numpy(dtype=bool) for name, _ in _REASONS],
-        [text for _, text in _REASONS],
+        [holds[name].to_numpy(dtype=bool) for name in _REASONS],
+        [message_to_cell(why) for why in _REASONS.values()],
         default="",
     )
     known = pd.Series(why == "", index=table.index)

@@ -21,12 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+from meshscope.probe.schema.message import message_to_cell
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Axis, CollectiveKind, SpanKind
 
 from ...tables.trace import Trace
-from ...wording.limits import Limit
-from ...wording.message import message
+from ...wording.limits import Limit, has_code
+from ...wording.message import Message, Text, message, message_of_cell
 from ...wording.words import is_missing
 from .group_traffic import TrafficAxis, traffic_axes
 
@@ -82,11 +83,19 @@ _WORDS: tuple[tuple[str, Axis], ...] = (
     (r"data|shard|replicate|fsdp|(^|[_\W])dp(\d|[_\W]|$)", Axis.DP),
 )
 """What frameworks call a group."""
-_BY_LAYOUT = "its members lie along this axis of the layout"
-_BY_NAME = "the framework calls it"
-_BY_PROBE = "recorded by the probe"
-UNKNOWN = "neither layout, name nor traffic tells"
-"""Evidence of a group of which nothing is known."""
+UNKNOWN = "axis.unknown"
+"""Code of the evidence of a group of which nothing is known."""
+_NOT_INFERRED = ("axis.recorded", "axis.synthetic")
+"""Codes of evidence that comes with the capture."""
+_OLD_STATED = "stated in "
+_OLD_INFERRED = (
+    "its members lie along this axis",
+    "the framework calls it",
+    "it ",
+    "its ",
+    _OLD_STATED,
+)
+"""How evidence from here began where older versions wrote sentences."""
 
 
 def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source: str = "") -> Trace:
@@ -101,11 +110,13 @@ def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source:
         return trace
     groups = trace.tables["group"]
     traffic = traffic_axes(trace)
-    axes, evidence = [], []
+    axes: list[str] = []
+    evidence: list[str] = []
     for row in groups.to_pylist():
+        why: Text
         given = (stated or {}).get(str(row["group_id"]))
         if given is not None:
-            axis, why = given, f"stated in {source}"
+            axis, why = given, message("axis.stated", source=source)
         else:
             axis, why = _axis(
                 tuple(row["ranks"]),
@@ -114,9 +125,10 @@ def with_axes(trace: Trace, *, stated: Mapping[str, Axis] | None = None, source:
                 traffic.get(str(row["group_id"])),
             )
             if axis is Axis.OTHER and row["axis"] != Axis.OTHER and not _is_ours(row["evidence"]):
-                axis, why = Axis(row["axis"]), _text(row["evidence"]) or _BY_PROBE
+                axis, cell = Axis(row["axis"]), _text(row["evidence"])
+                why = message_of_cell(cell) or message("axis.recorded")
         axes.append(axis.value)
-        evidence.append(why)
+        evidence.append(why if isinstance(why, str) else message_to_cell(why))
     by_group = dict(zip(groups["group_id"].to_pylist(), axes, strict=True))
     changes = {
         name: _relabel(trace.tables.get(name, TABLES[name].empty()), by_group, name)
@@ -140,8 +152,10 @@ def _text(value: object) -> str:
 
 def _is_ours(evidence: object) -> bool:
     """Return whether an axis was inferred here from what may be overruled now."""
-    text = _text(evidence)
-    return text != "" and text.startswith((_BY_LAYOUT, _BY_NAME, "it ", "its ", "stated in "))
+    why = message_of_cell(evidence)
+    if isinstance(why, str):
+        return why.startswith(_OLD_INFERRED)
+    return why.code.startswith("axis.") and why.code not in _NOT_INFERRED
 
 
 def _axis(
@@ -149,34 +163,35 @@ def _axis(
     description: str,
     layout: ParallelLayout | None,
     traffic: TrafficAxis | None,
-) -> tuple[Axis, str]:
+) -> tuple[Axis, Text]:
     named = named_axes(description)
     if layout is not None and len(ranks) > 1:
         axis = layout.axis_of(ranks)
         if Axis.EP in named and layout.ep > 1 and axis not in {*named, Axis.PP, Axis.OTHER}:
             # Experts are shared by ranks that are neighbours on an axis of the mesh.
-            return Axis.EP, f"{_BY_NAME} {description!r}"
+            return Axis.EP, message("axis.by_name", name=description)
         if axis is not Axis.OTHER:
-            return axis, _BY_LAYOUT
+            return axis, message("axis.by_layout")
     by_name = one_axis(named)
     if by_name is not None and layout is not None and _leaves(layout, by_name, ranks):
         by_name = Axis.EP if Axis.EP in named else None
     if by_name is not None:
-        return by_name, f"{_BY_NAME} {description!r}"
+        return by_name, message("axis.by_name", name=description)
     if traffic is not None and not (layout is not None and _leaves(layout, traffic.axis, ranks)):
         return traffic.axis, traffic.why
-    return Axis.OTHER, _span(ranks, layout) or UNKNOWN
+    return Axis.OTHER, _span(ranks, layout) or message("axis.unknown")
 
 
-def _span(ranks: tuple[int, ...], layout: ParallelLayout | None) -> str:
+def _span(ranks: tuple[int, ...], layout: ParallelLayout | None) -> Message | None:
     """Return over which axes of the layout the members are spread, where they are on several."""
     if layout is None or len(ranks) < 2 or min(ranks) < 0 or max(ranks) >= layout.world_size:
-        return ""
+        return None
     places = [layout.coordinates(rank) for rank in ranks]
     varying = [axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1]
     is_whole = len(set(ranks)) == prod(getattr(layout, axis) for axis in varying)
-    part = "all" if is_whole else "some"
-    return f"its members are {part} positions of {' x '.join(varying)} of the layout"
+    if is_whole:
+        return message("axis.over_all", axes=varying)
+    return message("axis.over_some", axes=varying)
 
 
 def named_axes(description: str) -> frozenset[Axis]:
@@ -226,7 +241,8 @@ def contradictions(trace: Trace) -> list[Limit]:
         by_name, own = one_axis(named), Axis(row["axis"])
         if by_name is not None and Axis.EP not in named and _leaves(layout, by_name, ranks):
             found.append(_named_otherwise(str(group_id), repr(row["description"]), by_layout))
-        is_stated = _text(row["evidence"]).startswith("stated in ")
+        why = message_of_cell(row["evidence"])
+        is_stated = has_code(why, "axis.stated") or str(why).startswith(_OLD_STATED)
         if is_stated and own in MESH_AXES and _leaves(layout, own, ranks):
             found.append(
                 message("assumed.group_stated_otherwise", group=str(group_id), axis=own.value)

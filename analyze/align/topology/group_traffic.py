@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, SpanKind
 
 from ...tables.trace import Trace
-from ...wording.message import Text
+from ...wording.message import Message, Text, message
 from .pass_traffic import (
     MOST_IN_FORWARD,
     REDUCTIONS,
@@ -35,23 +34,18 @@ _BESIDE_GRADIENTS = REDUCTIONS | {
     )
 }
 """What data parallelism does beside reducing gradients."""
-_SHOWN = 3
-"""Pairs of ranks that the evidence names."""
 _LEAST_RING = 3
-_WHY_DATA = (
-    "it is the only group in use, reduces, and has no sends or receives",
-    "all groups in use hold all ranks, and only reduce and gather",
-)
+_WHY_DATA = (message("axis.only_group"), message("axis.all_groups_whole"))
 """Evidence of data parallelism, for one group and for several."""
-_WHY_TENSOR = "it reduces in forward and backward passes alike"
-_WHY_GRADIENTS = "it reduces most of what its ranks reduce, and nothing of it in a forward pass"
+_WHY_TENSOR = message("axis.reduces_in_both")
+_WHY_GRADIENTS = message("axis.reduces_gradients")
 
 
 class TrafficAxis(NamedTuple):
     """An axis and the traffic that shows it."""
 
     axis: Axis
-    why: str
+    why: Message
 
 
 def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
@@ -218,18 +212,18 @@ def _of_sends(
 ) -> TrafficAxis | None:
     """Return the axis of a group by its sends; None where they are of several rows or kinds."""
     if not pairs:
-        return TrafficAxis(Axis.PP, "it carries sends and receives only")
+        return TrafficAxis(Axis.PP, message("axis.sends_only"))
     joined = _joined(pairs)
     if len(joined) > 1 or (pairs & in_rings and pairs - in_rings):
         return None  # All ranks send on one group, which is wider than any axis.
-    between = listed((f"{source}-{target}" for source, target in sorted(pairs)), most=_SHOWN)
+    between = [f"{source}-{target}" for source, target in sorted(pairs)]
     if _is_ring(pairs):
-        return TrafficAxis(Axis.CP, f"its sends go one way round a ring: {between}")
+        return TrafficAxis(Axis.CP, message("axis.ring", pairs=between))
     if pairs <= in_rings:
-        return TrafficAxis(Axis.CP, f"its forward passes send one way round a ring: {between}")
+        return TrafficAxis(Axis.CP, message("axis.ring_of_forwards", pairs=between))
     if why_no_pipeline(trace, pairs):
         return None
-    return TrafficAxis(Axis.PP, f"it carries sends and receives only: {between}")
+    return TrafficAxis(Axis.PP, message("axis.sends_only_between", pairs=between))
 
 
 def _is_ring(pairs: set[tuple[int, int]]) -> bool:

@@ -29,6 +29,7 @@ from ...findings.diagnosis import account_or_end
 from ...findings.measure import NoStepsError
 from ...tables.trace import Trace
 from ...wording.limits import limits_to_json
+from ...wording.message import cells_to_json
 from ...wording.words import is_missing
 from .bandwidth import group_rows, overlap_rows, pair_matrix, transfer_returns_to_json
 from .links import links_to_json
@@ -115,7 +116,7 @@ def _communication(trace: Trace, match: CollectiveMatch, account: Account | None
                 "group_id": str(row["group_id"]),
                 "axis": row["axis"],
                 "ranks": list(row["ranks"]),
-                "evidence": _known(row["evidence"]),
+                **cells_to_json(row, "evidence"),
             }
             for row in trace.frame("group").to_dict("records")
         ],
@@ -213,6 +214,7 @@ def _collectives(match: CollectiveMatch) -> Iterator[dict[str, Any]]:
     for row in _records(table[[*_OF_COLLECTIVE, "members", "expected"]]):
         yield {
             **{name: row[name] for name in _OF_COLLECTIVE},
+            **cells_to_json(row, "bandwidth_unknown_because"),
             "wait_ns": waits.get((row["group_id"], row["seq"]), {}),
             "members_present": row["members"],
             "members_expected": row["expected"] or None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 from meshscope.probe.schema.layout import MESH_AXES, ParallelLayout
+from meshscope.probe.schema.message import cell_to_json
 from meshscope.probe.schema.terms import Axis
 
 from ...align.topology.axes import UNKNOWN, contradictions
@@ -14,7 +15,7 @@ from ...align.topology.layout import layout_of_names
 from ...align.topology.stated import StatedTopology
 from ...tables.trace import Trace
 from ...wording.limits import limit_text, limit_texts, limits_to_json
-from ...wording.message import message
+from ...wording.message import Text, cells_to_json, message, message_to_json
 from ...wording.words import is_missing
 from .placement import placement_to_json
 
@@ -30,6 +31,7 @@ def topology_to_json(trace: Trace, stated: StatedTopology | None = None) -> dict
         stated: What the user gave, so that the evidence can name it.
     """
     layout, shown = trace.layout, limit_texts(contradictions(trace))
+    why = _evidence(trace, stated)
     rows = trace.frame("group").to_dict("records")
     groups = [
         {
@@ -37,7 +39,7 @@ def topology_to_json(trace: Trace, stated: StatedTopology | None = None) -> dict
             "axis": str(row["axis"]),
             "ranks": [int(rank) for rank in row["ranks"]],
             "description": _known(row["description"]),
-            "evidence": _known(row["evidence"]),
+            **cells_to_json(row, "evidence"),
         }
         for row in sorted(rows, key=_place)
     ]
@@ -46,7 +48,8 @@ def topology_to_json(trace: Trace, stated: StatedTopology | None = None) -> dict
         "world_size": _known(trace.run.get("world_size")),
         "captured_ranks": list(trace.ranks),
         "layout": None if layout is None else layout.to_json(),
-        "layout_evidence": _evidence(trace, stated),
+        "layout_evidence": str(why),
+        "messages": {"layout_evidence": message_to_json(why)},
         "axes": _axes(groups, layout),
         "groups": groups,
         "ranks": _coordinates(layout),
@@ -57,19 +60,19 @@ def topology_to_json(trace: Trace, stated: StatedTopology | None = None) -> dict
     }
 
 
-def _evidence(trace: Trace, stated: StatedTopology | None) -> str:
+def _evidence(trace: Trace, stated: StatedTopology | None) -> Text:
     for given in (stated, kept_topology(trace)):
         if given is not None and (given.sizes or given.order):
-            return f"stated in {given.source}"
+            return message("axis.stated", source=given.source)
     if trace.layout is None:
         _, why_not = layout_of_names(trace)
-        return str(why_not or message("mesh.not_named"))
+        return why_not or message("mesh.not_named")
     inferred, _ = layout_of_names(trace)
     if trace.capabilities.states_mesh and trace.run.get("dp") is not None:
-        return "recorded with the run"
+        return message("mesh.recorded")
     if inferred == trace.layout:
-        return "the only mesh that agrees with names, traffic and members of all groups"
-    return "from the description of the job beside the trace"
+        return message("mesh.only_one")
+    return message("mesh.described")
 
 
 def _axes(groups: list[dict[str, Any]], layout: ParallelLayout | None) -> list[dict[str, Any]]:
@@ -93,11 +96,13 @@ def _coordinates(layout: ParallelLayout | None) -> dict[str, dict[str, int]]:
 
 def _is_incomplete(layout: ParallelLayout | None, groups: list[dict[str, Any]]) -> bool:
     """Return whether a topology file could add something: no mesh, or a group without an axis."""
-    return layout is None or any(_is_unknown(group) for group in groups)
+    return layout is None or any(
+        _is_unknown(group["ranks"], group["messages"]["evidence"]) for group in groups
+    )
 
 
-def _is_unknown(group: Mapping[Any, Any]) -> bool:
-    return len(group["ranks"]) > 1 and group["evidence"] == UNKNOWN
+def _is_unknown(ranks: Sized, evidence: Mapping[str, Any] | None) -> bool:
+    return len(ranks) > 1 and evidence is not None and evidence["code"] == UNKNOWN
 
 
 def _place(group: Mapping[Any, Any]) -> tuple[int, int, list[int], str]:
@@ -117,7 +122,11 @@ def template(trace: Trace) -> str:
     lines += [f"[layout]{product}", *(f"{axis} = {size}" for axis, size in sizes.items())]
     order = ParallelLayout().order if layout is None else layout.order
     lines.append(f'order = "{order}"  # from the slowest to the fastest varying axis')
-    unknown = [row for row in trace.frame("group").to_dict("records") if _is_unknown(row)]
+    unknown = [
+        row
+        for row in trace.frame("group").to_dict("records")
+        if _is_unknown(row["ranks"], cell_to_json(str(row["evidence"])))
+    ]
     used = _used(trace)
     unknown.sort(key=lambda row: str(row["group_id"]) not in used)
     for row in unknown[:_MOST_GROUPS]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isnan
 
-from ...align.attempts import attempts_text
+from ...align.attempts import attempts_message
 from ...findings.none_found import nothing_found, unknown_places
 from ...tables.capabilities import SYNTHETIC
 from ...tables.results import Diagnosis, Finding
@@ -58,8 +58,8 @@ def header_lines(result: Diagnosis) -> Iterator[Text]:
         layout=_layout(result),
         steps=_steps(result),
     )
-    if text := attempts_text(run.get("attempts")):
-        yield text
+    if (starts := attempts_message(run.get("attempts"))) is not None:
+        yield starts
     if use.mfu is None:
         yield message("report.mfu_unknown", reason=use.unknown_because)
     else:

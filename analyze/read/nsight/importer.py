@@ -173,7 +173,7 @@ def _read_file(file: InputFile, notes: list[Limit], *, is_only: bool) -> Iterato
                 joined=joined[one.process],
             )
             found = process_tables(events, one.rank, base_ns)
-            if one.evidence:
+            if one.evidence is not None:
                 found.notes.append(one.evidence)
             yield _Rank(
                 label=file.label,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...wording.message import Message, message
 from ..files import MAX_RANKS, rank_in_name
 from .activities import Activities
 from .database import Database
@@ -31,8 +32,8 @@ class NumberedProcess:
 
     process: int
     rank: int | None
-    evidence: str
-    """A clause for the reader; empty where the rank was recorded as such."""
+    evidence: Message | None
+    """On what the number rests; None where the rank was recorded as such."""
 
 
 def number_processes(
@@ -59,13 +60,14 @@ def number_processes(
     for process, members in joined.items():
         largest = max(members, key=lambda one: one.ranks, default=None)
         rank, evidence = _first(
-            (_only(recorded.get(process, ())), ""),
-            (_only(said.get(process, ())), ""),
-            (by_file, "the file name names the rank"),
+            (_only(recorded.get(process, ())), None),
+            (_only(said.get(process, ())), None),
+            (by_file, message("assumed.rank_of_file_name")),
             (
                 None if largest is None else largest.rank,
-                "the rank is that in its largest communicator, of "
-                f"{0 if largest is None else largest.ranks} ranks",
+                message(
+                    "assumed.rank_in_communicator", ranks=0 if largest is None else largest.ranks
+                ),
             ),
         )
         found.append(NumberedProcess(process, rank, evidence))
@@ -86,7 +88,7 @@ def number_by_device(
     if any(one.rank is not None for one in found):
         return list(found)
     if len(found) == 1:
-        evidence = "nothing names its rank, which is taken to be 0"
+        evidence = message("assumed.rank_of_lone_file")
         return [NumberedProcess(found[0].process, 0, evidence)]
     own = device.columns
     physical = _physical_devices(database)
@@ -99,7 +101,7 @@ def number_by_device(
     known = {one for one in devices if one is not None and 0 <= one < MAX_RANKS}
     if len(known) < len(found):
         return list(found)
-    evidence = "nothing names its rank, which is taken to be the number of its device"
+    evidence = message("assumed.rank_of_device")
     return [
         NumberedProcess(one.process, rank, evidence)
         for one, rank in zip(found, devices, strict=True)
@@ -150,5 +152,5 @@ def _only(values: Iterable[int]) -> int | None:
     return distinct.pop() if len(distinct) == 1 else None
 
 
-def _first(*candidates: tuple[int | None, str]) -> tuple[int | None, str]:
-    return next((pair for pair in candidates if pair[0] is not None), (None, ""))
+def _first(*candidates: tuple[int | None, Message | None]) -> tuple[int | None, Message | None]:
+    return next((pair for pair in candidates if pair[0] is not None), (None, None))

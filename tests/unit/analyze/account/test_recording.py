@@ -13,6 +13,7 @@ from meshscope.analyze.output.text.diagnosis import to_text
 from meshscope.probe.recording.step_sums import FullRecords
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import RECORDING_KEY, read_json, write_json
+from meshscope.probe.schema.message import message, message_to_cell
 
 
 def stretch(rank, step, cost_ns, dur_ns=1000, **known):
@@ -41,10 +42,23 @@ def test_what_was_measured_before_a_first_step_ended_is_no_cost():
 
 def test_a_lowered_level_is_a_limit():
     """Fails when a capture that became poorer by itself does not say so."""
-    lowered = stretch(3, 250, 5, level="stages", reason="over budget: 2 % of the time")
-    (limit,) = level_limits(trace_of(recording=[stretch(0, 0, 1), lowered]))
-    assert "1 rank, over budget: rank 3 from step 250 on at the level stages" in str(limit)
+    over = message("level.over_budget", share=0.02, allowed=0.01)
+    in_part = message("level.incomplete", because=over, level="stages", missing=["memory"])
+    for reason in (*map(message_to_cell, (over, in_part)), "over budget: 2 % of the time"):
+        lowered = stretch(3, 250, 5, level="stages", reason=reason)
+        (limit,) = level_limits(trace_of(recording=[stretch(0, 0, 1), lowered]))
+        assert "1 rank, over budget: rank 3 from step 250 on at the level stages" in str(limit)
     assert level_limits(trace_of(recording=[stretch(0, 0, 1)])) == ()
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [message_to_cell(message("level.sampled", one_in=4)), "over budget, so one window in 4"],
+)
+def test_windows_of_steps_are_a_limit(reason):
+    """Fails when a run that recorded one step in four reads as a whole one, an old run too."""
+    (limit,) = level_limits(trace_of(recording=[stretch(0, 70, 5, reason=reason, one_in=4)]))
+    assert (limit.code, limit.values["period"]) == ("missing.sampled_on_all", 100)
 
 
 def test_a_diagnosis_tells_the_cost(tmp_path):

@@ -3,7 +3,7 @@
 from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
 
-from meshscope.analyze.align.attempts import attempts_of, attempts_text
+from meshscope.analyze.align.attempts import attempts_message, attempts_of
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.output.json.diagnosis import diagnosis_to_json
 from meshscope.analyze.output.text.diagnosis import to_text
@@ -24,8 +24,8 @@ def test_a_diagnosis_of_a_restarted_job_tells_its_starts():
     restarted = job.with_tables({"attempt": trace_of(attempt=TWICE).tables["attempt"]})
     found = diagnose(restarted)
     assert (
-        "2 attempts: 1. steps 0..3, in the training 100..103, 1 of 2 ranks killed or still running; "
-        "2. steps 4..7, in the training 102..105"
+        "2 attempts: 1. steps 0-3 (steps 100-103 of the training), 1 of 2 ranks killed or still running; "
+        "2. steps 4-7 (steps 102-105 of the training)"
     ) in to_text(found)
     reported = diagnosis_to_json(found)["run"]["attempts"]
     assert [(one["first_step"], one["training_step"]) for one in reported] == [(0, 100), (4, 102)]
@@ -33,14 +33,14 @@ def test_a_diagnosis_of_a_restarted_job_tells_its_starts():
 
 def test_one_start_is_not_worth_a_line():
     """Fails when every report begins with something that nobody asked."""
-    assert attempts_text(attempts_of(trace_of(attempt=[row(1, 0, 9)]))) == ""
-    assert attempts_text(attempts_of(trace_of())) == ""
+    assert attempts_message(attempts_of(trace_of(attempt=[row(1, 0, 9)]))) is None
+    assert attempts_message(attempts_of(trace_of())) is None
 
 
 def test_many_starts_show_the_newest():
     """Fails when a job that crashes all night fills the report."""
     rows = [row(number, number * 2, number * 2 + 1) for number in range(1, 41)]
     rows[-1]["last_step"] = None
-    text = attempts_text(attempts_of(trace_of(attempt=rows)))
-    assert text.startswith("40 attempts (the last 6): 35. steps 70..71; ")
+    text = str(attempts_message(attempts_of(trace_of(attempt=rows))))
+    assert text.startswith("40 attempts, the last 6: 35. steps 70-71; ")
     assert text.endswith("40. without a whole step")

@@ -7,7 +7,13 @@ from datetime import date
 import numpy as np
 import pytest
 
-from meshscope.analyze.wording.message import Message, error_to_json, message, message_to_json
+from meshscope.analyze.wording.message import (
+    Message,
+    cells_to_json,
+    error_to_json,
+    message,
+    message_to_json,
+)
 from meshscope.probe.schema.errors import ConfigError
 
 
@@ -70,3 +76,22 @@ def test_a_value_that_json_has_not_is_a_text():
     """A date in a topology file would end the JSON of its error in a traceback."""
     said = message_to_json(message("refused.no_axis", value=date(2026, 1, 2)))
     assert said["values"] == {"value": "2026-01-02"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "text", "said"),
+    [
+        (
+            'axis.ring {"pairs": ["0-1", "1-2", "2-3", "3-0"]}',
+            "its sends go one way round a ring: 0-1, 1-2, 2-3 and 1 more",
+            {"code": "axis.ring", "values": {"pairs": ["0-1", "1-2", "2-3", "3-0"]}},
+        ),
+        ("chosen at the start", "chosen at the start", None),
+        ("later.version", "later.version", None),
+        (None, None, None),
+        (float("nan"), None, None),
+    ],
+)
+def test_a_cell_is_shown_as_its_sentence(cell, text, said):
+    """A reader would see codes, or nothing of a run that an older version recorded."""
+    assert cells_to_json({"why": cell}, "why") == {"why": text, "messages": {"why": said}}

@@ -5,6 +5,7 @@ import time
 
 import pandas as pd
 import pytest
+from tests.tables import trace_of
 from tests.unit.dashboard.conftest import write_synthetic
 
 from meshscope.analyze.output.timeline.slices import in_window
@@ -182,6 +183,18 @@ def test_limits_about_losses_and_clocks_are_found_among_all(store):
     assert set(facts["limits"]) == {f"{one}." for one in limits}
 
 
+def test_a_level_has_its_reason_as_sentence_and_as_code(store):
+    """Fails when the trust page shows a code, or its JSON only a sentence."""
+    run = store.get("job")
+    cost = {"steps": 25, "dur_ns": 100, "cost_ns": 1}
+    reason = 'level.sampled {"one_in": 4}'
+    row = {"rank": 0, "step": 70, "level": "stages", "reason": reason, "one_in": 4} | cost
+    run.trace.tables["recording"] = trace_of(recording=[row]).tables["recording"]
+    (found,) = trust(run)["overhead"]["ranks"]
+    assert found["reason"] == "over budget: one window in 4"
+    assert found["messages"]["reason"] == {"code": "level.sampled", "values": {"one_in": 4}}
+
+
 def test_missing_ranks_are_named(store):
     """Fails when a job of which only a part was captured looks whole."""
     run = store.get("job")
@@ -218,8 +231,7 @@ def test_a_deep_trace_is_offered_of_a_running_job_alone(tmp_path):
     run = RunStore(tmp_path).get(name)
     running = live(run)["state"] == "running"
     offered = [
-        "live-arm" in str(page.layout(run, ViewState(), can_arm=can).to_plotly_json())
-        for can in (True, False)
+        "live-arm" in str(page.layout(run, ViewState(), can_arm=can)) for can in (True, False)
     ]
     assert offered == [running, False]
 

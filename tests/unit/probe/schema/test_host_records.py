@@ -104,7 +104,7 @@ def test_processes_tell_the_device_of_a_rank_that_does_not(run_path):
     }
     rows = read_hosts(run_path, ranks, []).tables["rank_device"].to_pylist()
     assert [(row["rank"], row["uuid"]) for row in rows] == [(0, "GPU-AA")]
-    assert rows[0]["evidence"] == "the driver's list of processes"
+    assert rows[0]["evidence"] == "evidence.device_of_process"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ import pickle
 import subprocess
 import sys
 
+import pytest
+
 from meshscope.probe.schema.errors import ConfigError
-from meshscope.probe.schema.message import message
+from meshscope.probe.schema.message import cell_to_json, message, message_to_cell, message_to_json
 
 REFUSED = ConfigError(
     message("refused.no_level", word="everything"),
@@ -53,3 +55,21 @@ def test_a_removed_catalogue_ends_in_no_traceback(monkeypatch):
 
     monkeypatch.setattr("meshscope.probe.schema.sentences.sentences", gone)
     assert str(REFUSED).startswith("level: refused.no_level {'word': 'everything'}")
+
+
+def test_a_cell_of_a_table_holds_code_and_values():
+    """A program that reads a table would have to take the share out of a sentence."""
+    inner = message("level.over_budget", share=0.0234, allowed=0.01)
+    said = message("level.incomplete", because=inner, level="kernels", missing=["a b", "ü"])
+    assert cell_to_json(message_to_cell(said)) == message_to_json(said)
+    assert message_to_cell(message("level.asked")) == "level.asked"
+    assert cell_to_json("level.asked") == {"code": "level.asked", "values": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["asked for", "stated in mesh.toml", "", "a.b {1}", "a.b [1]", "a.b {" + "[" * 9999 + "}"],
+)
+def test_a_text_of_an_older_version_is_no_message(text):
+    """An old run would end in a traceback, or show a part of a sentence as a code."""
+    assert cell_to_json(text) is None

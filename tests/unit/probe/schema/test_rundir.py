@@ -263,7 +263,7 @@ def test_groups_of_all_members_become_one_row(make_recorder, run_path):
     assert groups["5"]["axis"] == "tp"
     assert groups["5"]["ranks"] == [0, 1]
     assert groups["5"]["description"] == "TP group"
-    assert groups["5"]["evidence"]
+    assert groups["5"]["evidence"] == "evidence.axis_registered"
     assert (groups["9"]["axis"], groups["9"]["evidence"]) == ("other", None)
 
 

@@ -107,7 +107,7 @@ def test_a_level_holds_from_its_step_on(world, tmp_path):
     stretches = run.tables["recording"].to_pandas()
     assert list(stretches["step"]) == [0, 3, 6, 8]
     assert list(stretches["level"]) == ["collectives", "stages", "steps", "collectives"]
-    assert list(stretches["reason"])[1:] == ["asked for"] * 3
+    assert list(stretches["reason"])[1:] == ["level.asked"] * 3
     assert stretches["steps"].sum() == 10
 
 
@@ -204,7 +204,7 @@ def test_too_dear_a_probe_records_less(world, tmp_path, capsys):
     run = read_run(tmp_path / "run")
     stretches = run.tables["recording"].to_pandas()
     assert list(stretches["level"]) == ["collectives", "stages", "steps"]
-    assert all("over budget" in reason for reason in stretches["reason"][1:])
+    assert all("level.over_budget" in reason for reason in stretches["reason"][1:])
     assert stretches["step"][1] >= 3 * 40
     assert (stretches["cost_ns"][:2] > 0).all()
     assert (stretches["cost_ns"] <= stretches["dur_ns"]).all()
@@ -312,7 +312,7 @@ def test_one_window_of_steps_in_two_is_recorded(world, tmp_path):
     assert (torch.nn.Module.__call__, torch.autograd.backward) == originals
     last = run.tables["recording"].to_pylist()[-1]
     assert (last["level"], last["one_in"]) == ("collectives", 2)
-    assert last["reason"] == "over budget, so one window in 2"
+    assert last["reason"] == 'level.sampled {"one_in": 2}'
 
 
 def test_messages_are_numbered_alike_on_ranks_that_missed_other_windows(world, tmp_path):

@@ -4,6 +4,7 @@ import pytest
 from tests.tables import trace_of
 
 from meshscope.analyze.align.topology.axes import with_axes
+from meshscope.analyze.wording.message import message_of_cell
 from meshscope.probe.schema.layout import ParallelLayout
 
 
@@ -11,7 +12,7 @@ def axis_of(description=None, *, layout=None, ranks=(0, 1), recorded="other", **
     """Return the axis and evidence that the only group gets."""
     group = {"ranks": list(ranks), "description": description, "axis": recorded}
     found = with_axes(trace_of(layout=layout, group=[group], **rows)).frame("group").iloc[0]
-    return found["axis"], found["evidence"]
+    return found["axis"], str(message_of_cell(found["evidence"]))
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_ring_without_reductions_is_context_parallel_too():
     """Fails when the group of a ring is a pipeline for want of other traffic."""
     groups = with_axes(job(*RING)).frame("group")
     assert groups["axis"].tolist() == ["cp"]
-    assert groups["evidence"][0].startswith("its forward passes send one way round a ring: 0-1")
+    assert groups["evidence"][0].startswith('axis.ring_of_forwards {"pairs": ["0-1"')
 
 
 def test_stages_of_a_mesh_with_rings_are_found_beside_them():

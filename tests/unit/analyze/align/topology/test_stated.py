@@ -52,7 +52,7 @@ def test_a_stated_group_wins_over_the_layout(stated):
     text = '[layout]\ntp = 2\n[[group]]\nid = "g"\naxis = "dp"'
     trace = apply_topology(four_ranks(), stated(text))
     assert trace.frame("collective")["axis"].tolist() == ["dp", "dp"]
-    assert trace.frame("group")["evidence"].tolist() == ["stated in mesh.toml"]
+    assert trace.frame("group")["evidence"].tolist() == ['axis.stated {"source": "mesh.toml"}']
     assert any("members leave that axis" in limit for limit in texts(trace.limits))
 
 
@@ -132,6 +132,9 @@ def test_the_command_shows_layout_evidence_and_coordinates(stated):
     mesh = stated("[layout]\ntp = 2")
     result = topology_to_json(apply_topology(four_ranks(), mesh), mesh)
     assert result["layout_evidence"] == "stated in mesh.toml"
+    said = {"code": "axis.stated", "values": {"source": "mesh.toml"}}
+    assert result["messages"]["layout_evidence"] == said
+    assert result["groups"][0]["messages"]["evidence"] == said
     assert result["ranks"]["3"] == {"tp": 1, "pp": 0, "dp": 1, "cp": 0}
     text = to_plain(topology_document(result))
     assert "TP2 x PP1 x DP2 x CP1" in text
