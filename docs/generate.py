@@ -30,7 +30,9 @@ The contract between the probe, the importers and the analyses, format version {
 source is `probe/schema/tables.py`. Times are integer nanoseconds of the capturing host's monotonic
 clock, unless `clock_sync` maps it to another. In a column of type *id*, `-1` means that the
 identifier does not apply; an empty value (null) always means *not known*. A column marked *null* may
-hold unknown values; every other column is always filled.
+hold unknown values; every other column is always filled. A column of unit *message* holds a code, such
+as `level.asked`; its values follow behind a space, as JSON: `level.sampled {{"one_in": 4}}`. Texts and pages
+show the sentence, JSON both. Runs that an older version recorded hold the sentence itself.
 
 The words are explained in the [glossary](glossary.md), the files in [run directory](run-directory.md).
 """
@@ -77,7 +79,7 @@ To add one:
 | finding | a value in `probe/schema/terms.py`, a file in `analyze/findings/rules/`, the list in its `__init__.py`, its sentences in `analyze/wording/catalogue.toml`, `docs/glossary.md` |
 | error | `message("refused.CODE", …)` where it is raised, its sentence in `probe/schema/errors.toml` |
 | schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, its record in `schedule_records.py` there, its name in `reference_trainer/config/schedule_config.py`, `docs/glossary.md` |
-| page | a file in `dashboard/pages/` (its layout begins with `rejected_notice`), a record in `page_list.py` and its name in `shell.TABS` there, `docs/dashboard.md` |
+| page | a file in `dashboard/pages/`, a record in `page_list.py` there, `docs/dashboard.md` |
 """
 
 

@@ -44,7 +44,7 @@ from . import live as live_callbacks
 from . import timeline as timeline_callbacks
 from . import whatif as whatif_callbacks
 from .controls import marked_view
-from .shown_run import run_at, view_links
+from .shown_run import frame_of, run_at
 
 
 def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
@@ -70,9 +70,10 @@ def page_of(store: RunStore, path: str | None, query: str | None) -> Component:
 
 def _drawn(store: RunStore, run: LoadedRun, page: str, state: ViewState) -> Component:
     try:
-        return PAGES[page].layout(store, run, state)
+        content = PAGES[page].layout(store, run, state)
     except StillMeasuredError:
-        return waiting.layout(run, page, state)
+        content = waiting.layout(page)
+    return shell.run_page(run, page, content, state, PAGES)
 
 
 def exists(store: RunStore, path: str) -> bool:
@@ -203,6 +204,7 @@ def _register_drawing(
         Output(f"{page}-drawn", "data"),
         Output("json-link", "href", allow_duplicate=True),
         Output("run-tabs", "children", allow_duplicate=True),
+        Output("ignored", "children", allow_duplicate=True),
         Input(f"{page}-url", "search"),
         State(f"{page}-url", "pathname"),
         State(f"{page}-drawn", "data"),
@@ -212,9 +214,9 @@ def _register_drawing(
         run, state = run_at(store, path, f"{page}-content"), parse_query(query)
         state = state if run is None else resolve(run, state)
         if run is None or state.is_asked_by(drawn):
-            return (no_update,) * 5
+            return (no_update,) * 6
         shown = content(run, state), getattr(state, field), state.query()
-        return *shown, *view_links(run, page, state)
+        return *shown, *frame_of(run, page, state)
 
 
 def _register_mesh(app: Dash, store: RunStore) -> None:

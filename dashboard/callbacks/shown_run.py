@@ -1,4 +1,4 @@
-"""The run that the browser shows: found again for a callback, and the links that follow its view."""
+"""The run that the browser shows: found again for a callback, and the frame that follows its view."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dash.development.base_component import Component
 from meshscope.probe.schema.errors import MeshscopeError
 
 from ..pages import shell
+from ..pages.page_list import PAGES
 from ..runs.loaded_run import LoadedRun
 from ..runs.store import RunStore
 from ..view.addresses import inner, json_address
 from ..view.state import ViewState, parse_path
 
 
-def view_links(run: LoadedRun, page: str, state: ViewState) -> tuple[str, list[Component]]:
-    """Return the links that follow the view: to its JSON, and to the other pages."""
-    return json_address(run.run_id, page, state), shell.tabs(run, page, state)
+def frame_of(
+    run: LoadedRun, page: str, state: ViewState
+) -> tuple[str, list[Component], list[Component]]:
+    """Return what follows the view around a page: the links to its JSON and to other pages, what is ignored."""
+    links = shell.tabs(run, page, state, PAGES)
+    return json_address(run.run_id, page, state), links, shell.rejected_notice(state.rejected)
 
 
 def run_at(store: RunStore, path: str | None, view: str) -> LoadedRun | None:

@@ -14,7 +14,7 @@ from ..pages import timeline
 from ..runs.store import RunStore
 from ..view.state import parse_query
 from .controls import chosen_view, stepped_view, zoomed_view
-from .shown_run import run_at, view_links
+from .shown_run import frame_of, run_at
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -40,6 +40,7 @@ def _register_drawing(app: Dash, store: RunStore) -> None:
         Output("timeline-drawn", "data"),
         Output("json-link", "href", allow_duplicate=True),
         Output("run-tabs", "children", allow_duplicate=True),
+        Output("ignored", "children", allow_duplicate=True),
         Input("timeline-url", "search"),
         State("timeline-url", "pathname"),
         State("timeline-drawn", "data"),
@@ -51,7 +52,7 @@ def _register_drawing(app: Dash, store: RunStore) -> None:
             # What is no longer there cannot be changed, only drawn anew.
             set_props("timeline-drawn", {"data": None})
         if run is None or state.is_asked_by(drawn):
-            return (no_update,) * 11
+            return (no_update,) * 12
         step = shown_step(run, state)
         reason = run.path_unknown_because(step)
         before = parse_query(drawn)
@@ -67,7 +68,7 @@ def _register_drawing(app: Dash, store: RunStore) -> None:
             no_update if state.path == before.path else state.path,
         )
         why = (bool(reason), reason, not reason)
-        return *content, *controls, *why, state.query(), *view_links(run, "timeline", state)
+        return *content, *controls, *why, state.query(), *frame_of(run, "timeline", state)
 
 
 def _register_steps(app: Dash, store: RunStore) -> None:

@@ -10,7 +10,7 @@ from ..pages import stragglers
 from ..runs.store import RunStore
 from ..view.state import parse_query, with_changes
 from .controls import changed_view
-from .shown_run import run_at, view_links
+from .shown_run import frame_of, run_at
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -21,6 +21,7 @@ def register(app: Dash, store: RunStore) -> None:
         Output("stragglers-drawn", "data"),
         Output("json-link", "href", allow_duplicate=True),
         Output("run-tabs", "children", allow_duplicate=True),
+        Output("ignored", "children", allow_duplicate=True),
         Input("stragglers-url", "search"),
         State("stragglers-url", "pathname"),
         State("stragglers-drawn", "data"),
@@ -29,8 +30,8 @@ def register(app: Dash, store: RunStore) -> None:
     def draw(query: str | None, path: str | None, drawn: str | None) -> Any:
         run, state = run_at(store, path, "stragglers-content"), parse_query(query)
         if run is None or state.is_asked_by(drawn):
-            return (no_update,) * 4
-        return stragglers.content(run, state), state.query(), *view_links(run, "stragglers", state)
+            return (no_update,) * 5
+        return stragglers.content(run, state), state.query(), *frame_of(run, "stragglers", state)
 
     # The first replay of a run measures it again: the page must not wait for that.
     @app.callback(

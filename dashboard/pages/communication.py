@@ -23,19 +23,17 @@ from ..figures.communication import (
 )
 from ..plain import units
 from ..runs.loaded_run import LoadedRun
-from ..view.state import ViewState
-from .shell import card, chart, empty, name_cell, rejected_notice, run_page, table
+from .shell import card, chart, empty, name_cell, table
 
 Row = Mapping[str, Any]
 _MOST_ROWS = 64
 _NONE = "\N{EN DASH}"
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun) -> list[Component]:
     """Return the page of communication."""
     result = run.communication()
     content: list[Component] = [
-        *rejected_notice(state.rejected),
         html.H1("How the ranks communicate", className="ms-title"),
     ]
     if result["collective_count"] or result["transfers"]:
@@ -55,7 +53,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
     if result["limits"]:
         listed = html.Ul([html.Li(limit) for limit in result["limits"]], className="ms-limits")
         content.append(card("What this result could not see", [listed]))
-    return run_page(run, "communication", content, state)
+    return content
 
 
 def _overlap(found: Sequence[Row]) -> Component:

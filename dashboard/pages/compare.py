@@ -30,8 +30,6 @@ from .shell import (
     key_numbers,
     name_cell,
     notice,
-    rejected_notice,
-    run_page,
     table,
 )
 
@@ -48,7 +46,7 @@ _LEAST_NS = 0.5
 """Change of a class, below which it has no bar; the table has it."""
 
 
-def layout(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
+def layout(store: RunStore, run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the page that compares a run with another one of its folder."""
     state = with_before(store, run, state)
     others = [
@@ -72,7 +70,7 @@ def layout(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
             **{"aria-label": "run to compare with"},
         ),
     ]
-    children = [
+    return [
         # A location of its own, so that only this page redraws when its query changes.
         dcc.Location(id="compare-url", refresh=False),
         # The query that the control shows, which tells a change by the page from one by hand.
@@ -80,7 +78,6 @@ def layout(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
         html.Div(controls, className="ms-title-row ms-controls"),
         *_content(store, run, state, are_others=bool(others)),
     ]
-    return run_page(run, "compare", children, state)
 
 
 def _content(
@@ -106,18 +103,16 @@ def content(
     store: RunStore, run: LoadedRun, state: ViewState, *, are_others: bool = True
 ) -> list[Component]:
     """Return what depends on the query: both runs, the change by class, findings, operators."""
-    notices = rejected_notice(state.rejected)
     state = with_before(store, run, state)
     if state.before is None:
         what = "No earlier run has this mesh: choose one" if are_others else "There is no other run"
         why = "The page then compares both steps class by class. For runs of other folders: meshscope compare BEFORE AFTER."
-        return [*notices, empty(what, why)]
+        return [empty(what, why)]
     try:
         result = comparison(store, run, state)
     except MeshscopeError as error:
-        return [*notices, notice(f"These runs cannot be compared: {error}")]
+        return [notice(f"These runs cannot be compared: {error}")]
     return [
-        *notices,
         *_unlike(result["setup"]),
         _gate(result),
         _key_numbers(result),

@@ -21,14 +21,13 @@ from ..runs.loaded_run import STANDSTILL, LoadedRun
 from ..runs.typical import typical_step
 from ..view.addresses import page_address
 from ..view.state import METRICS, ViewState
-from .shell import card, empty, paper, rejected_notice, run_page
+from .shell import card, empty, paper
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the page of findings, most costly first."""
     findings = run.diagnosis.findings
-    content = rejected_notice(state.rejected)
-    content += [html.H1("What to fix first", className="ms-title")]
+    content: list[Component] = [html.H1("What to fix first", className="ms-title")]
     if findings:
         content += [_card(run, finding, state) for finding in findings]
         content += _not_reported(run)
@@ -39,7 +38,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             [html.Li(limit) for limit in limit_texts(run.diagnosis.limits)], className="ms-limits"
         )
         content.append(card("What these findings could not see", [limits]))
-    return run_page(run, "findings", content, state)
+    return content
 
 
 def _not_reported(run: LoadedRun) -> list[Component]:

@@ -17,7 +17,7 @@ from ..runs.loaded_run import LoadedRun
 from ..view.addresses import csv_address, page_address
 from ..view.state import ViewState
 from .findings import severity_badge
-from .shell import card, empty, paper, rejected_notice, run_page, table
+from .shell import card, empty, paper, table
 
 TITLE = "Which rank hangs, in what, and who ended first?"
 _MOST_ROWS, _MOST_OPERATIONS = 64, 24
@@ -34,11 +34,10 @@ _OPEN = (
 Row = Mapping[str, Any]
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the page of hangs and deaths."""
     found = hang(run)
     content: list[Component] = [
-        *rejected_notice(state.rejected),
         html.H1(TITLE, className="ms-title"),
     ]
     if found["findings"]:
@@ -50,7 +49,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
             _ranks(run, found["ranks"], state),
             _operations(run, found["operations"], state),
         ]
-    return run_page(run, "hang", content, state)
+    return content
 
 
 def _no_hang(found: Row) -> Component:

@@ -13,7 +13,7 @@ from meshscope.analyze.wording.words import capitalised
 from ..plain import units
 from ..runs.loaded_run import LoadedRun
 from ..view.state import ViewState
-from .shell import card, empty, name_cell, rejected_notice, run_page, table
+from .shell import card, empty, name_cell, table
 
 _MOST_RANKS = 64
 _NONE = "\N{EN DASH}"
@@ -22,11 +22,10 @@ _TIMES = ("span", "busy", "idle", "starved", "launch_bound")
 Row = Mapping[str, Any]
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the page of kernels."""
     result = run.kernels()
     content: list[Component] = [
-        *rejected_notice(state.rejected),
         html.H1("What the devices worked on", className="ms-title"),
     ]
     if result["kernels"]:
@@ -43,7 +42,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
     if result["limits"]:
         listed = html.Ul([html.Li(limit) for limit in result["limits"]], className="ms-limits")
         content.append(card("What this result could not see", [listed]))
-    return run_page(run, "kernels", content, state)
+    return content
 
 
 def _operators(result: Row) -> Component:

@@ -15,8 +15,7 @@ from meshscope.analyze.wording.words import axis_label, capitalised
 from ..figures.links import port_figure
 from ..plain import units
 from ..runs.loaded_run import LoadedRun
-from ..view.state import ViewState
-from .shell import card, chart, empty, name_cell, rejected_notice, run_page, table
+from .shell import card, chart, empty, name_cell, table
 
 Row = Mapping[str, Any]
 PHASES = {
@@ -32,16 +31,15 @@ _MOST_ROWS = 64
 _WAYS = {"tx": "sends", "rx": "receives"}
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun) -> list[Component]:
     """Return the page of links."""
     found = run.communication()["links"]
     content: list[Component] = [
-        *rejected_notice(state.rejected),
         html.H1("How full the links are", className="ms-title"),
     ]
     if found["unknown"]:
         content.append(empty("Use of links unknown", capitalised(f"{UNKNOWN[found['unknown']]}.")))
-        return run_page(run, "links", content, state)
+        return content
     content += [
         *_figures(found["ports"]),
         _ports(found["ports"]),
@@ -49,7 +47,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
         _faults(found["faults"]),
         _traffic(found["traffic"]),
     ]
-    return run_page(run, "links", content, state)
+    return content
 
 
 def _figures(ports: Sequence[Row]) -> list[Component]:

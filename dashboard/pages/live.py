@@ -17,7 +17,7 @@ from ..runs.loaded_run import LoadedRun
 from ..view.addresses import page_address
 from ..view.state import ViewState
 from .overview import first_findings
-from .shell import card, chart, empty, key_numbers, rejected_notice, run_page, table
+from .shell import card, chart, empty, key_numbers, table
 
 POLL_MS = 3000
 """How often the page asks; the run is analysed again only after a rest."""
@@ -27,7 +27,7 @@ _WORDS = {"running": "running", "in_order": "ended in order", "broke_off": "brok
 _COLOURS = {"running": "blue", "in_order": "green", "unknown": "gray"}
 
 
-def layout(run: LoadedRun, state: ViewState, *, can_arm: bool = False) -> Component:
+def layout(run: LoadedRun, state: ViewState, *, can_arm: bool = False) -> list[Component]:
     """Return the live page; it asks again until the job has ended.
 
     Args:
@@ -38,16 +38,11 @@ def layout(run: LoadedRun, state: ViewState, *, can_arm: bool = False) -> Compon
     found = live(run)
     title = html.H1("What the job does now", className="ms-title")
     is_offered = can_arm and found["state"] == "running"
-    return run_page(
-        run,
-        "live",
-        [
-            *(_arming(title) if is_offered else [title]),
-            html.Div(content(run, state, found), id="live-content"),
-            dcc.Interval(id="live-poll", interval=POLL_MS, disabled=found["is_over"]),
-        ],
-        state,
-    )
+    return [
+        *(_arming(title) if is_offered else [title]),
+        html.Div(content(run, state, found), id="live-content"),
+        dcc.Interval(id="live-poll", interval=POLL_MS, disabled=found["is_over"]),
+    ]
 
 
 def _arming(title: Component) -> list[Component]:
@@ -74,7 +69,6 @@ def content(run: LoadedRun, state: ViewState, found: dict[str, Any]) -> list[Com
         found: Its ``live`` state.
     """
     return [
-        *rejected_notice(state.rejected),
         _state_line(found),
         key_numbers(_numbers(found)),
         dmc.Grid(

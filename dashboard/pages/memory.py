@@ -16,8 +16,7 @@ from ..figures.memory import memory_after_balance, memory_bars, memory_over_time
 from ..plain import units
 from ..plain.shown_errors import shown_from
 from ..runs.loaded_run import LoadedRun
-from ..view.state import ViewState
-from .shell import card, chart, empty, rejected_notice, run_page, table
+from .shell import card, chart, empty, table
 
 _NONE = "\N{EN DASH}"
 _SOON_MS = 50
@@ -26,11 +25,10 @@ _SOON_MS = 50
 Row = Mapping[str, Any]
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun) -> list[Component]:
     """Return the page of memory."""
     result = run.memory()
     content: list[Component] = [
-        *rejected_notice(state.rejected),
         html.H1("What the stages hold", className="ms-title"),
         dcc.Store(id="memory-opened"),
     ]
@@ -47,7 +45,7 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
         content.append(empty("No memory was recorded", why))
     if run.trace.layout is not None and run.trace.layout.pp > 1:
         content.append(_balance_to_come())
-    return run_page(run, "memory", content, state)
+    return content
 
 
 def balance_content(run: LoadedRun, folder: Path) -> list[Component]:

@@ -16,7 +16,7 @@ from ..runs.loaded_run import LoadedRun
 from ..runs.mesh import RankStepMatrix, mesh_facets, rank_step_matrix, slowest_rank
 from ..view.state import METRICS, ViewState
 from .hosts import hosts_cards
-from .shell import card, chart, empty, rejected_notice, run_page, table
+from .shell import card, chart, empty, table
 
 _METRIC_WORDS = {
     "slowdown": "Compute against peers",
@@ -28,7 +28,7 @@ _TABLE_ROWS = 64
 _NO_GAIN = "\N{EN DASH}"
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the mesh page."""
     controls = html.Div(
         [
@@ -43,30 +43,24 @@ def layout(run: LoadedRun, state: ViewState) -> Component:
         ],
         className="ms-title-row ms-controls",
     )
-    return run_page(
-        run,
-        "mesh",
-        [
-            dcc.Location(id="mesh-url", refresh=False),
-            # The query that the control shows, which tells a change by the page from one by hand.
-            dcc.Store(id="mesh-drawn", data=state.query()),
-            controls,
-            html.Div(rank_step(run, state), id="mesh-content"),
-            _grid(run),
-            *hosts_cards(run),
-            _table(run),
-        ],
-        state,
-    )
+    return [
+        dcc.Location(id="mesh-url", refresh=False),
+        # The query that the control shows, which tells a change by the page from one by hand.
+        dcc.Store(id="mesh-drawn", data=state.query()),
+        controls,
+        html.Div(rank_step(run, state), id="mesh-content"),
+        _grid(run),
+        *hosts_cards(run),
+        _table(run),
+    ]
 
 
 def rank_step(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the rank x step heatmap of the metric in the query."""
     matrix = rank_step_matrix(run.diagnosis, state.metric)
-    title, notices = "Every rank in every step", rejected_notice(state.rejected)
+    title = "Every rank in every step"
     if not np.isfinite(matrix.values).any():
         return [
-            *notices,
             card(
                 title, [empty("Nothing to compare", f"No rank has a value for: {matrix.meaning}.")]
             ),
@@ -76,7 +70,6 @@ def rank_step(run: LoadedRun, state: ViewState) -> list[Component]:
     note = f"Colour: {matrix.meaning}.{_sharing(blocks.rows_each, 'rank', 'row')}"
     note += _sharing(blocks.columns_each, "step", "column")
     return [
-        *notices,
         card(
             title,
             [chart(figure, _caption(matrix) + _marked(matrix, state), "rank-step-graph")],

@@ -27,7 +27,7 @@ from ..runs.mesh import slowest_rank
 from ..view.addresses import csv_address, page_address
 from ..view.state import ViewState
 from .findings import severity_badge
-from .shell import card, chart, empty, rejected_notice, run_page, table
+from .shell import card, chart, empty, table
 
 _SHOWN_FINDINGS = 3
 _LEAST_TREND = 3
@@ -42,34 +42,28 @@ _NEGATIVE = (
 )
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the overview page."""
-    return run_page(
-        run,
-        "overview",
-        [
-            *rejected_notice(state.rejected),
-            html.H1("Overview", className="ms-unseen"),
-            html.Div([_key_number(*number) for number in _key_numbers(run)], className="ms-keys"),
-            dmc.Grid(
-                [
-                    dmc.GridCol(
-                        [_account(run), *_trend(run, state), *_causes(run), *_memory(run)],
-                        span={"base": 12, "lg": 8},
-                    ),
-                    dmc.GridCol(
-                        [
-                            first_findings(run, state),
-                            trust_panel(trust(run), page_address(run.run_id, "trust", state)),
-                        ],
-                        span={"base": 12, "lg": 4},
-                    ),
-                ],
-                gutter="lg",
-            ),
-        ],
-        state,
-    )
+    return [
+        html.H1("Overview", className="ms-unseen"),
+        html.Div([_key_number(*number) for number in _key_numbers(run)], className="ms-keys"),
+        dmc.Grid(
+            [
+                dmc.GridCol(
+                    [_account(run), *_trend(run, state), *_causes(run), *_memory(run)],
+                    span={"base": 12, "lg": 8},
+                ),
+                dmc.GridCol(
+                    [
+                        first_findings(run, state),
+                        trust_panel(trust(run), page_address(run.run_id, "trust", state)),
+                    ],
+                    span={"base": 12, "lg": 4},
+                ),
+            ],
+            gutter="lg",
+        ),
+    ]
 
 
 def trust_panel(facts: dict[str, Any], link: str) -> Component:

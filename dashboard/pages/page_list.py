@@ -1,7 +1,4 @@
-"""The pages of a run: what each draws, what its JSON twin says, and what it may have to wait for.
-
-Their tabs stand in the order of ``shell.TABS``, which has the same names.
-"""
+"""The pages of a run in the order of their tabs: what each draws, what its JSON twin says, what it may wait for."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ from . import (
     trust,
 )
 
-_Layout = Callable[[RunStore, LoadedRun, ViewState], Component]
+_Layout = Callable[[RunStore, LoadedRun, ViewState], list[Component]]
 _Twin = Callable[[RunStore, LoadedRun, ViewState], dict[str, Any]]
 _FIRST_S = 1.5
 """For so long the timeline is left to be drawn."""
@@ -62,7 +59,7 @@ class Page(NamedTuple):
         return False
 
 
-def _timeline(store: RunStore, run: LoadedRun, state: ViewState) -> Component:
+def _timeline(store: RunStore, run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the timeline; a click on it, or a narrow window, then needs the operations of its step."""
     page, step = timeline.layout(run, state), views.shown_step(run, state)
     if store.background is not None:
@@ -114,19 +111,19 @@ _PAGES = (
     ),
     Page(
         "communication",
-        lambda _, run, state: communication.layout(run, state),
+        lambda _, run, __: communication.layout(run),
         lambda _, run, __: views.communication(run),
         needs=LoadedRun.communication,
     ),
     Page(
         "links",
-        lambda _, run, state: links.layout(run, state),
+        lambda _, run, __: links.layout(run),
         lambda _, run, __: views.links(run),
         needs=LoadedRun.communication,
     ),
     Page(
         "memory",
-        lambda _, run, state: memory.layout(run, state),
+        lambda _, run, __: memory.layout(run),
         lambda _, run, __: views.memory(run),
         needs=LoadedRun.memory,
     ),
@@ -144,4 +141,4 @@ _PAGES = (
     ),
 )
 PAGES = {page.name: page for page in _PAGES}
-"""All of them, by name."""
+"""All of them by name, in the order of their tabs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -21,23 +21,6 @@ from ..runs.store import News
 from ..view.addresses import inner, json_address, page_address, public
 from ..view.state import ViewState, parse_path
 from .plain_rows import plain_rows
-
-TABS = (
-    "overview",
-    "live",
-    "findings",
-    "stragglers",
-    "hang",
-    "timeline",
-    "mesh",
-    "communication",
-    "links",
-    "memory",
-    "kernels",
-    "compare",
-    "trust",
-)
-"""Pages of a run, in the order of the tabs."""
 
 NEWS_POLL_MS = 10_000
 """How often a page of a running job asks whether it has gone on."""
@@ -70,22 +53,36 @@ def title_of(path: str | None) -> str:
 
 
 def run_page(
-    run: LoadedRun, active: str, children: Sequence[Component], state: ViewState
+    run: LoadedRun,
+    active: str,
+    children: Sequence[Component],
+    state: ViewState,
+    pages: Iterable[str],
 ) -> Component:
-    """Return the frame of a page of one run, with its tabs."""
+    """Return a page of one run in its frame.
+
+    Args:
+        run: The run.
+        active: Name of the page.
+        children: What the page shows.
+        state: The view; parts of its address that are not followed are named above the page.
+        pages: Names of all pages, in the order of their tabs.
+    """
     address = json_address(run.run_id, active, state)
     twin = html.A("JSON", id="json-link", href=address, className="ms-json")
+    links = tabs(run, active, state, pages)
+    ignored = html.Div(rejected_notice(state.rejected), id="ignored")
     return html.Div(
         [
             header(
                 run.run_id, [html.Div(facts(run), id="run-facts", className="ms-facts-line"), twin]
             ),
             html.Nav(
-                html.Div(tabs(run, active, state), id="run-tabs", className="ms-nav-inner ms-tabs"),
+                html.Div(links, id="run-tabs", className="ms-nav-inner ms-tabs"),
                 className="ms-nav",
             ),
             *([_watch_for_news(run)] if is_running(run) and active != "live" else ()),
-            html.Main(list(children), className="ms-main"),
+            html.Main([ignored, *children], className="ms-main"),
         ]
     )
 
@@ -124,7 +121,7 @@ def news(address: str, found: News) -> Component:
     return html.P([_NEWS[found], link], className="ms-notice")
 
 
-def tabs(run: LoadedRun, active: str, state: ViewState) -> list[Component]:
+def tabs(run: LoadedRun, active: str, state: ViewState, pages: Iterable[str]) -> list[Component]:
     """Return the links to the pages of a run; each takes along what is selected on this one."""
     return [
         dcc.Link(
@@ -132,7 +129,7 @@ def tabs(run: LoadedRun, active: str, state: ViewState) -> list[Component]:
             href=page_address(run.run_id, name, state),
             className="ms-tab ms-tab-active" if name == active else "ms-tab",
         )
-        for name in TABS
+        for name in pages
     ]
 
 

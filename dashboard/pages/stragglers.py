@@ -20,7 +20,7 @@ from ..runs.loaded_run import LoadedRun
 from ..view.addresses import csv_address, page_address
 from ..view.state import ViewState, with_changes
 from .findings import severity_badge
-from .shell import card, chart, empty, key_numbers, notice, rejected_notice, run_page, table
+from .shell import card, chart, empty, key_numbers, notice, table
 from .timeline import legend
 
 TITLE = "Which rank is slow, and what would fixing it return?"
@@ -47,20 +47,15 @@ _REPLAYING = html.P(
 )
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the page of suspects and of the replay."""
-    return run_page(
-        run,
-        "stragglers",
-        [
-            dcc.Location(id="stragglers-url", refresh=False),
-            # The query that is drawn, which tells a change of the address from the first view.
-            dcc.Store(id="stragglers-drawn", data=state.query()),
-            html.H1(TITLE, className="ms-title"),
-            html.Div(content(run, state), id="stragglers-content"),
-        ],
-        state,
-    )
+    return [
+        dcc.Location(id="stragglers-url", refresh=False),
+        # The query that is drawn, which tells a change of the address from the first view.
+        dcc.Store(id="stragglers-drawn", data=state.query()),
+        html.H1(TITLE, className="ms-title"),
+        html.Div(content(run, state), id="stragglers-content"),
+    ]
 
 
 def content(run: LoadedRun, state: ViewState) -> list[Component]:
@@ -70,13 +65,12 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
             "Ranks are compared by steps. Start the job with: meshscope run -- COMMAND. "
             "If no steps are recorded, call meshscope.probe.step()."
         )
-        return [*rejected_notice(state.rejected), empty("No steps were recorded", why)]
+        return [empty("No steps were recorded", why)]
     is_there = run.replays.is_kept((state.fixes, state.settings))
     found = stragglers(run, state, with_replay=is_there)
     is_to_come = bool(found["command"]) and not is_there
     shown = [_REPLAYING] if is_to_come else _result(run, state, found)
     return [
-        *rejected_notice(state.rejected),
         _suspects(run, found["suspects"], state),
         _controls(run, state, found),
         # Its key sets the clock back when other changes are asked for.

@@ -22,7 +22,8 @@ from ..runs.summarised_run import SummarisedRun, cost_frac
 from ..view.addresses import csv_address, json_address, page_address
 from ..view.state import ViewState
 from .findings import severity_badge
-from .shell import TABS, card, chart, header, key_numbers, notice
+from .page_list import PAGES
+from .shell import card, chart, header, key_numbers, notice
 
 PAGE = "summary"
 _MOST_FRAMED = 64
@@ -62,7 +63,7 @@ def layout(run: SummarisedRun, state: ViewState) -> Component:
 
 
 def _tabs(run: SummarisedRun, state: ViewState) -> Iterator[Component]:
-    for name in TABS:
+    for name in PAGES:
         page = PAGE if name == "overview" else name
         active = " ms-tab-active" if page == PAGE else ""
         yield dcc.Link(

@@ -27,7 +27,7 @@ from ..timeline.path_words import path_sentence
 from ..timeline.paths import Outlines, StepPath, outlines
 from ..view.addresses import instant_address, page_address, perfetto_address
 from ..view.state import ViewState, parse_query, view_at, with_hidden, with_pin
-from .shell import card, chart, empty, notice, rejected_notice, run_page
+from .shell import card, chart, empty, notice
 
 _MOST_OFFERED = 500
 """Steps that a list offers at a time; what is typed finds the others."""
@@ -35,24 +35,19 @@ _MIN_SKEW = 1.02
 """Span of a step over its longest rank, from which the two need words."""
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the timeline page."""
-    return run_page(
-        run,
-        "timeline",
-        [
-            # A location of its own, so that only this page redraws when its query changes.
-            dcc.Location(id="timeline-url", refresh=False),
-            # The query that the controls show, which tells a change by the page from one by hand.
-            dcc.Store(id="timeline-drawn", data=state.query()),
-            _controls(run, state),
-            html.Div(content(run, state), id="timeline-content"),
-            # The row and the time that were clicked.
-            dcc.Store(id="timeline-at"),
-            html.Div(place_panel(run, state), id="timeline-instant", role="status"),
-        ],
-        state,
-    )
+    return [
+        # A location of its own, so that only this page redraws when its query changes.
+        dcc.Location(id="timeline-url", refresh=False),
+        # The query that the controls show, which tells a change by the page from one by hand.
+        dcc.Store(id="timeline-drawn", data=state.query()),
+        _controls(run, state),
+        html.Div(content(run, state), id="timeline-content"),
+        # The row and the time that were clicked.
+        dcc.Store(id="timeline-at"),
+        html.Div(place_panel(run, state), id="timeline-instant", role="status"),
+    ]
 
 
 def content(run: LoadedRun, state: ViewState) -> list[Component]:
@@ -140,7 +135,7 @@ def _title(run: LoadedRun, state: ViewState) -> str:
 
 
 def _all_notices(run: LoadedRun, state: ViewState) -> list[Component]:
-    return [*rejected_notice(state.rejected), *map(notice, _notices(run, state))]
+    return list(map(notice, _notices(run, state)))
 
 
 def place_panel(run: LoadedRun, state: ViewState) -> list[Component]:

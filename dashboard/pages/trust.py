@@ -14,33 +14,27 @@ from ..plain import units
 from ..runs.loaded_run import LoadedRun
 from ..view.addresses import csv_address
 from ..view.state import ViewState
-from .shell import card, empty, key_numbers, rejected_notice, run_page, table
+from .shell import card, empty, key_numbers, table
 
 _MOST_RANKS = 64
 _MOST_NAMED = 16
 _NONE = "–"
 
 
-def layout(run: LoadedRun, state: ViewState) -> Component:
+def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the trust page."""
     facts = trust(run)
-    return run_page(
-        run,
-        "trust",
-        [
-            *rejected_notice(state.rejected),
-            html.H1("Can these numbers be believed?", className="ms-title"),
-            key_numbers(_numbers(facts)),
-            _coverage(facts),
-            _overhead(run, facts, state),
-            _losses(facts),
-            _clocks(facts),
-            _conventions(facts),
-            _assumptions(facts),
-            _limits(facts),
-        ],
-        state,
-    )
+    return [
+        html.H1("Can these numbers be believed?", className="ms-title"),
+        key_numbers(_numbers(facts)),
+        _coverage(facts),
+        _overhead(run, facts, state),
+        _losses(facts),
+        _clocks(facts),
+        _conventions(facts),
+        _assumptions(facts),
+        _limits(facts),
+    ]
 
 
 def _numbers(facts: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -5,18 +5,14 @@ from __future__ import annotations
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from ..runs.loaded_run import LoadedRun
-from ..view.state import ViewState
-from .shell import card, empty, run_page
+from .shell import card, empty
 
 _LOOK_MS = 500
 
 
-def layout(run: LoadedRun, page: str, state: ViewState) -> Component:
+def layout(page: str) -> list[Component]:
     """Return a page of which nothing is there yet."""
-    return run_page(
-        run, page, [html.H1(page.capitalize(), className="ms-title"), *cards("Measured now")], state
-    )
+    return [html.H1(page.capitalize(), className="ms-title"), *cards("Measured now")]
 
 
 def cards(title: str) -> list[Component]:

@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.browser.conftest import SLOW_RANK, TRAINED, watched
 
-from meshscope.dashboard.pages.shell import TABS
+from meshscope.dashboard.pages.page_list import PAGES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 DARK_INK, LIGHT_INK = "rgb(227, 232, 237)", "rgb(31, 41, 51)"
@@ -72,7 +72,7 @@ def test_a_dark_page_is_printed_on_light_paper(browser, address):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_can_be_read(browser, address, hung_run, scheme):
     """Fails when axe-core finds a serious or critical defect on a page: contrast, names, roles."""
-    pages = [f"/run/{TRAINED}/{name}{VIEWS.get(name, '')}" for name in TABS]
+    pages = [f"/run/{TRAINED}/{name}{VIEWS.get(name, '')}" for name in PAGES]
     grave = []
     with watched(browser, address, color_scheme=scheme) as page:
         for place in [*pages, f"/run/{hung_run}/hang", f"/run/{hung_run}/findings", "/"]:

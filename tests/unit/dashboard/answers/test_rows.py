@@ -93,7 +93,7 @@ def test_only_the_shown_ranks_of_many_are_drawn(many, monkeypatch, query, drawn)
 
     monkeypatch.setattr("meshscope.dashboard.timeline.drawn_steps.step_slices", watched)
     state = parse_query(f"?step=1&{query}")
-    text = str(page.layout(many, state).to_plotly_json())
+    text = str(page.layout(many, state))
     assert made == set(timeline(many, state)[0].ranks) == drawn
     assert "4 rows" in text or "rows=" not in query
 
@@ -156,7 +156,7 @@ def test_a_figure_stays_in_its_place_within_a_step(store, before, now, stays):
     run = store.get("job")
     found = page.changes(run, parse_query(before), parse_query(now))
     assert bool(found) == stays
-    whole = str(page.layout(run, parse_query(now)).to_plotly_json())
+    whole = str(page.layout(run, parse_query(now)))
     assert all(f"id='{part}'" in whole or f"'id': '{part}'" in whole for part in found)
 
 
