@@ -75,10 +75,10 @@ To add one:
 
 | what | touch |
 |---|---|
-| reader of a format | a folder in `analyze/read/`, its kind in `analyze/read/files.py`, a record in `analyze/read/formats.py` and one in `analyze/tables/capabilities.py`, `tests/fuzz/seeds.py`, `docs/inputs.md` |
+| reader of a format | a folder in `analyze/read/`, a record in `formats.py` there, a seed in `tests/fuzz/seeds.py`, `docs/inputs.md`; if it shows more or less than a profiler's trace, a record in `analyze/tables/capabilities.py` |
 | finding | a value in `probe/schema/terms.py`, a file in `analyze/findings/rules/`, the list in its `__init__.py`, its sentences in `analyze/wording/catalogue.toml`, `docs/glossary.md` |
 | error | `message("refused.CODE", …)` where it is raised, its sentence in `probe/schema/errors.toml` |
-| schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, its record in `schedule_records.py` there, its name in `reference_trainer/config/schedule_config.py`, `docs/glossary.md` |
+| schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, its record in `schedule_records.py` there, `docs/glossary.md` and the table of `docs/trainer-inside.md` |
 | page | a file in `dashboard/pages/`, a record in `page_list.py` there, `docs/dashboard.md` |
 """
 

@@ -14,13 +14,12 @@ from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from ..align.steps.tail import unsure_microbatches
 from ..formulas.schedules import fill_and_drain_frac
+from ..formulas.schedules.schedule_records import FILL_AND_DRAIN
 from ..tables.classes import LEAST_SEPARATED, UNSPLIT
 from ..tables.results import Bubble
 from ..tables.trace import Trace, stage_of_ranks
 from ..wording.message import Text, message
 from .ledger.build import Ledger
-
-_FILL_AND_DRAIN = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
 
 
 def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) -> Bubble:
@@ -61,7 +60,7 @@ def _ideal(trace: Trace) -> tuple[float | None, Text]:
     layout = trace.layout
     assert layout is not None
     schedule, microbatches = schedule_of(trace), microbatches_of(trace)
-    if schedule not in _FILL_AND_DRAIN:
+    if schedule not in FILL_AND_DRAIN:
         if schedule is None:
             return None, message("why.no_schedule")
         return None, message("why.no_closed_form", schedule=str(schedule))

@@ -21,9 +21,9 @@ from ..wording.message import message
 from .archives import unpack_archives
 from .detect import classify
 from .file_limits import left_out_files
-from .files import InputFile, InputFormat
+from .files import InputFile
 from .foreign import nothing_readable
-from .formats import FORMATS, Inputs
+from .formats import FORMATS, MEMORY_PAGE, UNKNOWN, Inputs
 from .input_paths import Found, input_file, look
 from .mixed_formats import left_out, refuse_several_jobs
 from .packed import unpack
@@ -64,9 +64,9 @@ def import_trace(
 
 def _by_format(
     files: Sequence[InputFile],
-) -> tuple[dict[InputFormat, list[InputFile]], list[TraceFormatError]]:
+) -> tuple[dict[str, list[InputFile]], list[TraceFormatError]]:
     """Return the files by what they hold, and an error for each that cannot be opened."""
-    found: dict[InputFormat, list[InputFile]] = defaultdict(list)
+    found: dict[str, list[InputFile]] = defaultdict(list)
     unopened = []
     for file in files:
         try:
@@ -81,7 +81,7 @@ def _by_format(
 
 def _import_files(
     path: Path,
-    by_format: Mapping[InputFormat, list[InputFile]],
+    by_format: Mapping[str, list[InputFile]],
     scratch: Scratch,
     reading: Reading | None,
 ) -> Trace | None:
@@ -94,7 +94,9 @@ def _import_files(
     for one in FORMATS:
         if one.read is not None and by_format[one.kind]:
             limits = left_out(by_format, one.kind, *one.beside)
-            return one.read(Inputs(path, by_format, limits, scratch, reading))
+            beside = {kind: by_format[kind] for kind in one.beside}
+            inputs = Inputs(path, by_format[one.kind], beside, limits, scratch, reading)
+            return one.read(inputs)
     return None
 
 
@@ -112,8 +114,8 @@ def _damaged_run(path: Path) -> TraceFormatError:
     )
 
 
-def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) -> TraceFormatError:
-    pages = by_format.get(InputFormat.MEMORY_PAGE)
+def _unreadable(path: Path, by_format: Mapping[str, list[InputFile]]) -> TraceFormatError:
+    pages = by_format.get(MEMORY_PAGE)
     if pages:
         return TraceFormatError(
             message("refused.page_of_memory"),
@@ -124,5 +126,5 @@ def _unreadable(path: Path, by_format: Mapping[InputFormat, list[InputFile]]) ->
         return _damaged_run(path)
     if path.is_dir() and (remedy := name_a_run_in(path)):
         return TraceFormatError(message("refused.folder_of_runs"), where=str(path), remedy=remedy)
-    unknown = by_format.get(InputFormat.UNKNOWN, [])
+    unknown = by_format.get(UNKNOWN, [])
     return nothing_readable(path, sum(map(len, by_format.values())), unknown)

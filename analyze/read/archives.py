@@ -16,7 +16,8 @@ from ..wording.message import message
 from .byte_source import ByteSource
 from .detect import classify
 from .file_limits import left_out_files
-from .files import HEAD_BYTES, InputFile, InputFormat
+from .files import HEAD_BYTES, InputFile
+from .formats import ARCHIVE, UNKNOWN
 from .scratch import Scratch, require_room, safe_place
 
 _EndOfArchive = tarfile.EOFHeaderError  # type: ignore[attr-defined]
@@ -90,7 +91,7 @@ def unpack_archives(files: Iterable[InputFile], scratch: Scratch) -> Unpacked:
 def _is_archive(file: InputFile) -> bool:
     """Return whether a file is an archive; one that cannot be opened is reported later, with the rest."""
     try:
-        return classify(file) == InputFormat.ARCHIVE
+        return classify(file) == ARCHIVE
     except OSError:
         return False
 
@@ -136,7 +137,7 @@ def _unpack(archive: InputFile, folder: Path, found: list[InputFile]) -> int:
 def _may_be_read(file: InputFile, head: bytes, size: int) -> bool:
     if size <= _SMALL_BYTES or head.startswith(_MAGIC):
         return True
-    return classify(file) not in (InputFormat.UNKNOWN, InputFormat.ARCHIVE)
+    return classify(file) not in (UNKNOWN, ARCHIVE)
 
 
 def _free_place(folder: Path, name: str, number: int) -> Path:

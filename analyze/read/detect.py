@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from ..wording.message import Message, message
-from .files import InputFile, InputFormat
-from .formats import FORMATS, Container
+from .files import InputFile
+from .formats import ARCHIVE, FORMATS, UNKNOWN, Container
 
 _BINARY = (
     (b"PAR1", Container.PARQUET),
@@ -30,17 +30,17 @@ _NODES = re.compile(rb'"nodes"\s*:\s*\[')
 _SCHEMA = re.compile(rb'"schema"\s*:\s*"')
 
 
-def classify(file: InputFile) -> InputFormat:
-    """Return the format of a file by its first bytes; the name plays no part."""
+def classify(file: InputFile) -> str:
+    """Return the kind of a file by its first bytes; the name plays no part."""
     head = file.head()
     if head[_TAR_MAGIC_AT : _TAR_MAGIC_AT + len(_TAR_MAGIC)] == _TAR_MAGIC:
-        return InputFormat.ARCHIVE
+        return ARCHIVE
     container = _container_of(head)
     for one in FORMATS:
         mark = None if container is None else one.marks.get(container)
         if mark is not None and mark(file, head):
             return one.kind
-    return InputFormat.UNKNOWN
+    return UNKNOWN
 
 
 def _container_of(head: bytes) -> Container | None:
@@ -67,5 +67,5 @@ def why_unknown(file: InputFile) -> Message:
     return message("foreign.other_binary")
 
 
-WHAT_WE_READ = message("advice.formats")
+WHAT_WE_READ = message("advice.formats", formats=[one.asked for one in FORMATS if one.asked])
 """Remedy of an input in which there is nothing to read."""

@@ -8,7 +8,6 @@ import re
 import sqlite3
 import zlib
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -32,27 +31,6 @@ UTF8_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
-
-
-class InputFormat(StrEnum):
-    """What a file holds."""
-
-    KINETO = "kineto"
-    NDTIMELINE = "ndtimeline"
-    PIPELINE_VISUALISER = "pipeline_visualiser"
-    PIPELINE_CONFIG = "pipeline_config"
-    NCCL_INSPECTOR = "nccl_inspector"
-    FLIGHT_RECORDER = "flight_recorder"
-    NSIGHT = "nsight"
-    MEMORY_EVENTS = "memory_events"
-    """Each allocation of a memory timeline of the PyTorch profiler."""
-    MEMORY_SIZES = "memory_sizes"
-    """The memory timeline as sizes of the categories over time."""
-    MEMORY_SNAPSHOT = "memory_snapshot"
-    MEMORY_PAGE = "memory_page"
-    """A page that shows memory: it holds a picture, no numbers."""
-    ARCHIVE = "archive"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..tables.trace import Trace
 from ..wording.limits import Limit
-from .files import DAMAGED_SQLITE, InputFile, InputFormat
+from .files import DAMAGED_SQLITE, InputFile
 from .reading import Reading
 from .scratch import Scratch
 
@@ -47,7 +47,10 @@ class Inputs(NamedTuple):
 
     path: Path
     """What the user named."""
-    files: Mapping[InputFormat, Sequence[InputFile]]
+    files: Sequence[InputFile]
+    """Those of the format."""
+    beside: Mapping[str, Sequence[InputFile]]
+    """Those of the formats that it takes too, by their kind."""
     limits: Sequence[Limit]
     """What is said of files beside those of the reader."""
     scratch: Scratch
@@ -112,9 +115,7 @@ def _is_dump(file: InputFile, head: bytes) -> bool:
 def _ndtimeline(inputs: Inputs) -> Trace:
     from .ndtimeline.importer import import_ndtimeline
 
-    return import_ndtimeline(
-        inputs.path, inputs.files[InputFormat.NDTIMELINE], limits=inputs.limits
-    )
+    return import_ndtimeline(inputs.path, inputs.files, limits=inputs.limits)
 
 
 def _kineto(inputs: Inputs) -> Trace:
@@ -123,7 +124,7 @@ def _kineto(inputs: Inputs) -> Trace:
     from .kineto.importer import import_kineto
     from .kineto.merged import split_merged
 
-    paired, alone = complete_pairs(inputs.files[InputFormat.KINETO], inputs.scratch)
+    paired, alone = complete_pairs(inputs.files, inputs.scratch)
     parts, merged = split_merged(paired, inputs.scratch)
     limits = [*inputs.limits, *alone, *merged]
     return import_kineto(inputs.path, parts, limits=limits, reading=inputs.reading)
@@ -132,44 +133,45 @@ def _kineto(inputs: Inputs) -> Trace:
 def _nsight(inputs: Inputs) -> Trace:
     from .nsight.importer import import_nsight
 
-    return import_nsight(inputs.path, inputs.files[InputFormat.NSIGHT], limits=inputs.limits)
+    return import_nsight(inputs.path, inputs.files, limits=inputs.limits)
 
 
 def _pipeline_visualiser(inputs: Inputs) -> Trace:
     from .pipeline_visualiser.importer import import_pipeline_visualiser
 
-    dumps = inputs.files[InputFormat.PIPELINE_VISUALISER]
-    configs = inputs.files[InputFormat.PIPELINE_CONFIG]
-    return import_pipeline_visualiser(inputs.path, dumps, configs, limits=inputs.limits)
+    configs = inputs.beside["pipeline_config"]
+    return import_pipeline_visualiser(inputs.path, inputs.files, configs, limits=inputs.limits)
 
 
 def _nccl_inspector(inputs: Inputs) -> Trace:
     from .nccl_inspector.importer import import_nccl_inspector
 
-    logs = inputs.files[InputFormat.NCCL_INSPECTOR]
-    return import_nccl_inspector(inputs.path, logs, limits=inputs.limits)
+    return import_nccl_inspector(inputs.path, inputs.files, limits=inputs.limits)
 
 
 def _flight_recorder(inputs: Inputs) -> Trace:
     from .flight_recorder.importer import import_flight_recorder
 
-    rings = inputs.files[InputFormat.FLIGHT_RECORDER]
-    return import_flight_recorder(inputs.path, rings, limits=inputs.limits)
+    return import_flight_recorder(inputs.path, inputs.files, limits=inputs.limits)
 
 
 def _memory(inputs: Inputs) -> Trace:
     from .memory.importer import import_memory
 
-    records = [(file, kind) for kind in _OF_MEMORY for file in inputs.files[kind]]
+    records = [(file, kind) for kind, files in inputs.beside.items() for file in files]
     return import_memory(inputs.path, records, limits=inputs.limits)
 
 
-_OF_MEMORY = (
-    InputFormat.MEMORY_SNAPSHOT,
-    InputFormat.MEMORY_EVENTS,
-    InputFormat.MEMORY_SIZES,
-)
+_OF_MEMORY = ("memory_snapshot", "memory_events", "memory_sizes")
 """Of one rank each, in the order in which they are read."""
+
+
+MEMORY_PAGE = "memory_page"
+"""Kind of pages that show memory, which another export of the profiler replaces."""
+NDTIMELINE = "ndtimeline"
+"""Kind of the jobs that the published straggler metrics are for."""
+ARCHIVE, UNKNOWN = "archive", "unknown"
+"""Kinds of files that have no reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,28 +179,33 @@ class Format:
     """One format.
 
     Attributes:
+        kind: What the program calls it.
         name: As its users call it.
         marks: How it is recognised, by the container of its files.
         read: Reads all files of it; None for files that only belong to another format.
         beside: Formats that ``read`` takes too.
         is_timeline: It tells what a job did over time; two of them apart are two jobs.
+        asked: What an error asks for where nothing can be read.
     """
 
-    kind: InputFormat
+    kind: str
     name: str
     marks: Mapping[Container, Mark]
     read: Callable[[Inputs], Trace] | None = None
-    beside: tuple[InputFormat, ...] = ()
+    beside: tuple[str, ...] = ()
     is_timeline: bool = False
+    asked: str = ""
 
 
 FORMATS = (
     Format(
-        kind=InputFormat.NDTIMELINE, name="NDTimeline", is_timeline=True, read=_ndtimeline,
+        kind=NDTIMELINE, name="NDTimeline", is_timeline=True, read=_ndtimeline,
+        asked="NDTimeline parquet",
         marks={Container.PARQUET: _is_ndtimeline},
     ),
     Format(
-        kind=InputFormat.KINETO, name="Kineto", is_timeline=True, read=_kineto,
+        kind="kineto", name="Kineto", is_timeline=True, read=_kineto,
+        asked="Kineto traces of the PyTorch profiler (.json)",
         marks={
             Container.OBJECT: _keys(
                 rb'"(?:traceEvents|schemaVersion|distributedInfo|deviceProperties|baseTimeNanoseconds)"\s*:'
@@ -207,42 +214,49 @@ FORMATS = (
         },
     ),
     Format(
-        kind=InputFormat.NSIGHT, name="Nsight Systems", is_timeline=True, read=_nsight,
+        kind="nsight", name="Nsight Systems", is_timeline=True, read=_nsight,
+        asked="SQLite exports of Nsight Systems",
         marks={Container.SQLITE: _is_nsight},
     ),
     Format(
-        kind=InputFormat.PIPELINE_VISUALISER, name="pipeline visualiser", is_timeline=True,
-        read=_pipeline_visualiser, beside=(InputFormat.PIPELINE_CONFIG,),
+        kind="pipeline_visualiser", name="pipeline visualiser", is_timeline=True,
+        asked="pipeline visualiser dumps",
+        read=_pipeline_visualiser, beside=("pipeline_config",),
         marks={Container.OBJECT: _keys(rb'"fwd_start"\s*:\s*\[')},
     ),
     Format(
-        kind=InputFormat.PIPELINE_CONFIG, name="settings of a pipeline",
+        kind="pipeline_config", name="settings of a pipeline",
         marks={
             Container.OBJECT: _keys(rb'"pp_size"\s*:', rb'"(?:num_mbs|micro_batches)"\s*:')
         },
     ),
     Format(
-        kind=InputFormat.NCCL_INSPECTOR, name="NCCL Inspector", read=_nccl_inspector,
+        kind="nccl_inspector", name="NCCL Inspector", read=_nccl_inspector,
+        asked="NCCL Inspector logs",
         marks={Container.OBJECT: _keys(rb'"dump_timestamp_us"\s*:')},
     ),
     Format(
-        kind=InputFormat.FLIGHT_RECORDER, name="flight recorder", read=_flight_recorder,
+        kind="flight_recorder", name="flight recorder", read=_flight_recorder,
+        asked="PyTorch flight recorder dumps",
         marks={Container.OBJECT: _is_dump, Container.PICKLE: _is_dump},
     ),
     Format(
-        kind=InputFormat.MEMORY_SNAPSHOT, name="memory snapshot", read=_memory, beside=_OF_MEMORY,
+        kind="memory_snapshot", name="memory snapshot", read=_memory, beside=_OF_MEMORY,
+        asked="PyTorch memory snapshots",
         marks={Container.OBJECT: _is_snapshot, Container.PICKLE: _is_snapshot},
     ),
     Format(
-        kind=InputFormat.MEMORY_EVENTS, name="memory timeline", read=_memory, beside=_OF_MEMORY,
+        kind="memory_events", name="memory timeline", read=_memory, beside=_OF_MEMORY,
+        asked="PyTorch memory timelines (raw.json.gz)",
         marks={Container.LIST: _begins(_TIMELINE_EVENTS)},
     ),
     Format(
-        kind=InputFormat.MEMORY_SIZES, name="memory timeline", read=_memory, beside=_OF_MEMORY,
+        kind="memory_sizes", name="memory timeline", read=_memory, beside=_OF_MEMORY,
         marks={Container.LIST: _begins(_TIMELINE_SIZES)},
     ),
+    # A picture, no numbers.
     Format(
-        kind=InputFormat.MEMORY_PAGE, name="page of memory",
+        kind=MEMORY_PAGE, name="page of memory",
         marks={
             Container.MARKUP: _keys(rb"(?i)GPU Memory Timeline HTML|MemoryViz\.js|memory_viz")
         },

@@ -18,8 +18,8 @@ from meshscope.probe.schema.printable import listed
 from ..wording.limits import Limit
 from ..wording.message import message
 from .detect import classify, why_unknown
-from .files import InputFile, InputFormat
-from .formats import FORMATS
+from .files import InputFile
+from .formats import FORMATS, UNKNOWN
 from .input_paths import input_file
 
 _NAMES = {one.kind: one.name for one in FORMATS}
@@ -29,7 +29,7 @@ _SHOWN = 4
 """Files that are named where more are left out."""
 
 
-def refuse_several_jobs(path: Path, by_format: Mapping[InputFormat, Sequence[InputFile]]) -> None:
+def refuse_several_jobs(path: Path, by_format: Mapping[str, Sequence[InputFile]]) -> None:
     """Refuse timelines of different formats that lie in folders apart from each other.
 
     A timeline in or below the folder of the one that is read belongs to its job, such as
@@ -73,14 +73,12 @@ def _is_read(file: Path) -> bool:
     if _SETTINGS.fullmatch(file.name):
         return True
     try:
-        return classify(input_file(file)) is not InputFormat.UNKNOWN
+        return classify(input_file(file)) != UNKNOWN
     except OSError:
         return True
 
 
-def left_out(
-    by_format: Mapping[InputFormat, Sequence[InputFile]], *used: InputFormat
-) -> list[Limit]:
+def left_out(by_format: Mapping[str, Sequence[InputFile]], *used: str) -> list[Limit]:
     """Return what is said of files that are not read, one sentence for each format."""
     rest = {
         kind: [file for file in files if not _SETTINGS.fullmatch(file.name)]
@@ -90,15 +88,15 @@ def left_out(
     return [_left_out(kind, files) for kind, files in rest.items() if files]
 
 
-def _left_out(kind: InputFormat, files: Sequence[InputFile]) -> Limit:
-    if kind is InputFormat.UNKNOWN:
+def _left_out(kind: str, files: Sequence[InputFile]) -> Limit:
+    if kind == UNKNOWN:
         # Only those that are named are looked into.
         reasons = ((file.name, why_unknown(file)) for file in files)
         names = (f"{name} ({why})" for name, why in reasons)
     else:
         names = (file.name for file in files)
     shown = listed(names, count=len(files), most=_SHOWN)
-    if kind is InputFormat.UNKNOWN:
+    if kind == UNKNOWN:
         return message("missing.files_of_no_format", count=len(files), named=shown)
     return message(
         "missing.files_of_other_format", count=len(files), format=_NAMES[kind], named=shown

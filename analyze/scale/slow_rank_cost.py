@@ -28,6 +28,7 @@ from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from ..explain.slow_ranks.cube import coordinates_of
 from ..formulas.schedules import ScheduleGraph, make_plan, schedule_graph
+from ..formulas.schedules.schedule_records import OVERLAPPING
 from ..tables.arrays import BoolArray, FloatArray, IntArray
 from ..wording.message import Message, message
 from .dense import Dense
@@ -159,7 +160,7 @@ def _schedule(outline: Outline, ranks: int) -> tuple[ScheduleGraph | None, Messa
     kind = ScheduleKind.NONE.value if layout.pp == 1 else schedule
     if kind is None or microbatches is None:
         return None, message("unpriced.schedule")
-    if kind == ScheduleKind.DUALPIPE_V:
+    if kind in OVERLAPPING:
         return None, message("unpriced.overlap")
     try:
         plan = make_plan(ScheduleKind(kind), layout.pp, microbatches, layout.vpp)

@@ -1,7 +1,7 @@
 """What the captures of each program can show, whatever rows one of them happens to have.
 
-An analysis asks for a capability, never for the name of a program. A new importer adds its record
-to ``CAPABILITIES``.
+An analysis asks for a capability, never for the name of a program. An importer whose captures show more
+or less than a profiler's trace has a record in ``CAPABILITIES``.
 """
 
 from __future__ import annotations
@@ -79,9 +79,5 @@ CAPABILITIES = {
         records_how_it_ended=True,
     ),
     "kineto": Capabilities(counts_positions_by_rank=True, repeats_cycles=True),
-    "memory": Capabilities(),
-    "nccl_inspector": Capabilities(),
-    "ndtimeline": Capabilities(),
     "nsight": Capabilities(counts_positions_by_rank=True),
-    "pipeline_visualiser": Capabilities(),
 }

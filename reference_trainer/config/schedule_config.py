@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from meshscope.analyze.formulas.planning.stage_split import split_layers
-from meshscope.analyze.formulas.schedules.schedule_records import MANY, SCHEDULES
+from meshscope.analyze.formulas.schedules.schedule_records import (
+    MANY,
+    SCHEDULES,
+    schedule_names,
+)
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.message import message
 from meshscope.probe.schema.terms import ScheduleKind
@@ -18,8 +21,8 @@ from .checks import FINITE, in_range, require
 class ScheduleConfig:
     """How microbatches move through the pipeline stages."""
 
-    kind: Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe-v"] = "1f1b"
-    """Order of the passes; ``schedules.py`` describes each. ``interleaved-1f1b`` takes its chunks
+    kind: ScheduleKind = ScheduleKind.ONE_F_ONE_B
+    """Order of the passes; one of ``SCHEDULES``. ``interleaved-1f1b`` takes its chunks
     from layout.vpp; ``zb-v`` and ``dualpipe-v`` have two."""
     microbatches: int = 4
     """Microbatches per step and data-parallel rank."""
@@ -37,8 +40,14 @@ class ScheduleConfig:
         """Validate the counts.
 
         Raises:
-            ConfigError: No microbatch, a stage without a block, or weights that say nothing.
+            ConfigError: A schedule without an order, no microbatch, a stage without a block, or weights that say nothing.
         """
+        require(
+            self.kind in SCHEDULES,
+            message("refused.order_not_known", schedule=self.kind),
+            where="schedule.kind",
+            remedy=message("advice.choose_schedule", known=schedule_names()),
+        )
         in_range(self.microbatches, 1, where="schedule.microbatches")
         require(
             all(count >= 1 for count in self.layers_per_stage),
@@ -79,7 +88,7 @@ class ScheduleConfig:
             ConfigError: The schedule cannot run on it.
         """
         ranks, chunks, kind = layout.pp, layout.vpp, self.kind
-        own = SCHEDULES[ScheduleKind(kind)]
+        own = SCHEDULES[kind]
         remedy = message("advice.one_chunk_of_kind")
         if own.is_v_shaped:
             remedy = message("advice.two_chunks", kind=kind)
@@ -98,7 +107,7 @@ class ScheduleConfig:
             remedy=message("advice.pipeline_or_one_chunk"),
         )
         require(
-            kind != "interleaved-1f1b" or self.microbatches % ranks == 0,
+            not own.in_rounds or self.microbatches % ranks == 0,
             message("refused.microbatches_over_pp", microbatches=self.microbatches, ranks=ranks),
             where="schedule.microbatches",
             remedy=message("advice.multiple_for_rounds", ranks=ranks, kind=kind),

@@ -11,7 +11,7 @@ from meshscope.probe.schema.rundir import is_run_directory
 
 from ...load.ingested import is_ingested
 from ...read.detect import classify
-from ...read.files import InputFormat
+from ...read.formats import NDTIMELINE
 from ...read.input_paths import find_files
 from ...read.source_files import content_key, source_files
 from ...wording.message import message
@@ -35,7 +35,7 @@ def find_job(path: Path) -> Path:
     if is_run_directory(path):
         return find_job(_source(path))
     files = find_files(path)
-    jobs = [file for file in files if classify(file) is InputFormat.NDTIMELINE]
+    jobs = [file for file in files if classify(file) == NDTIMELINE]
     if not jobs:
         raise TraceFormatError(
             message("refused.no_ndtimeline_job"), where=str(path), remedy=_NEEDED

@@ -19,6 +19,7 @@ from meshscope.probe.schema.terms import Axis, ScheduleKind
 
 from ...account.bubble import schedule_of
 from ...formulas.schedules import CHUNKED, SCHEDULES, SPLIT_BACKWARD, stage_of
+from ...formulas.schedules.schedule_records import OVERLAPPING
 from ...tables.arrays import FloatArray, IntArray
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -141,7 +142,7 @@ def redesign(
         assumptions.append(message("whatif.size_of_microbatches", more=more))
     if kind in SPLIT_BACKWARD and not is_split:
         assumptions.append(message("whatif.half_of_backward"))
-    if ScheduleKind.DUALPIPE_V in (kind, schedule):
+    if OVERLAPPING & {kind, schedule}:
         assumptions.append(message("whatif.dualpipe_pairs"))
     costs, said = stage_costs(
         _centre(before.pass_ns),

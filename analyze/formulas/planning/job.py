@@ -174,7 +174,7 @@ def _check_schedule(job: PlannedJob) -> None:
     _require(known, message("refused.order_unknown", schedule=kind), "schedule", remedy)
     has_order = kind is not ScheduleKind.NONE or layout.pp == 1
     _require(has_order, message("refused.pp_needs_schedule", pp=layout.pp), "schedule", remedy)
-    if kind is ScheduleKind.INTERLEAVED:
+    if kind in SCHEDULES and SCHEDULES[kind].in_rounds:
         remedy = message("advice.set_at_least", least=2)
         _require(layout.pp > 1, message("refused.needs_pipeline", schedule=kind), "pp", remedy)
         _require(layout.vpp > 1, message("refused.needs_chunks", schedule=kind), "vpp", remedy)

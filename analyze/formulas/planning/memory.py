@@ -11,7 +11,7 @@ from meshscope.probe.schema.terms import ScheduleKind
 
 from ...tables.arrays import FloatArray
 from ..schedules.passes import Order, PassKind
-from ..schedules.schedule_records import rank_orders
+from ..schedules.schedule_records import SCHEDULES, rank_orders
 from . import moments
 from .job import PlannedJob, Recompute
 from .layer_parts import PAPER, layer_parts
@@ -78,7 +78,7 @@ def chunks_in_flight(
 def _enough(schedule: ScheduleKind, ranks: int, microbatches: int, chunks: int) -> int:
     """Return so many microbatches that no more are ever held with more."""
     most, pp = microbatches, ranks
-    if schedule in (ScheduleKind.GPIPE, ScheduleKind.NONE):
+    if schedule not in SCHEDULES or SCHEDULES[schedule].holds_all:
         return most
     if 2 * most * chunks * pp <= _MOST_ORDERED:
         return most

@@ -9,11 +9,11 @@ import numpy as np
 
 from meshscope.probe.schema.model import CONVENTIONS, flops_per_token
 from meshscope.probe.schema.model.counts import idle_parameters, layer_flops, total_parameters
-from meshscope.probe.schema.terms import ScheduleKind
 
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..schedules import PassCosts, fill_and_drain_frac, make_plan, replayed_bubble_frac
+from ..schedules.schedule_records import FILL_AND_DRAIN, OVERLAPPING, SCHEDULES
 from .communication import Volume, volumes
 from .job import PlannedJob, Recompute
 from .memory import StageMemory, stage_memory
@@ -103,8 +103,7 @@ def ideal_bubble_frac(job: PlannedJob) -> float:
     kind = job.schedule
     if p == 1:
         return 0.0
-    regular = kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B)
-    if regular or (kind is ScheduleKind.INTERLEAVED and m % p == 0):
+    if kind in FILL_AND_DRAIN and (m % p == 0 or not SCHEDULES[kind].in_rounds):
         return fill_and_drain_frac(p, m, v)
     short = min(m, max(_MOST_REPLAYED, 4 * p))
     cost = np.full(p * v, _UNIT_NS, np.int64)
@@ -125,5 +124,5 @@ def _limits(job: PlannedJob) -> Iterator[Limit]:
         yield message("scope.sliding_windows")
     if job.zero == 3 and job.layout.pp > 1:
         yield message("assumed.weights_gathered")
-    if job.schedule is ScheduleKind.DUALPIPE_V:
+    if job.schedule in OVERLAPPING:
         yield message("assumed.pairs_in_sequence")

@@ -1,7 +1,7 @@
 """The published pipeline schedules, one record each: who may run them, and in which order.
 
 The trainer runs these orders; analyses and plans replay them. A new schedule is a value of
-``ScheduleKind``, its order in ``orders.py``, its record here and its name among the trainer's settings.
+``ScheduleKind``, its order in ``orders.py`` and its record here.
 """
 
 from __future__ import annotations
@@ -34,6 +34,14 @@ class Schedule:
     """Whether the weights' half of a backward may come later than the inputs' half."""
     legs: int = 0
     """So many times its ranks are the fewest microbatches that fill it; 0: any number does."""
+    fills_and_drains: bool = False
+    """Whether its ranks idle while it fills and drains, and at no other time."""
+    in_rounds: bool = False
+    """Whether its microbatches go in rounds of as many as there are ranks."""
+    holds_all: bool = False
+    """Whether a rank holds every microbatch of a step at once."""
+    overlaps_passes: bool = False
+    """Whether it runs a forward and a backward pass at a time, as one block."""
     bubble: str
     """Idle over ideal time of a step between two others, as a formula of p ranks, m microbatches and v
     chunks, with equal stages and equal forward, inputs' and weights' passes."""
@@ -67,9 +75,19 @@ class Schedule:
 
 
 SCHEDULES = {
-    ScheduleKind.GPIPE: Schedule(order=orders.gpipe, bubble="(p-1)/m"),
-    ScheduleKind.ONE_F_ONE_B: Schedule(order=orders.one_f_one_b, bubble="(p-1)/m"),
-    ScheduleKind.INTERLEAVED: Schedule(order=orders.interleaved, chunks=MANY, bubble="(p-1)/(m v)"),
+    ScheduleKind.GPIPE: Schedule(
+        order=orders.gpipe, fills_and_drains=True, holds_all=True, bubble="(p-1)/m"
+    ),
+    ScheduleKind.ONE_F_ONE_B: Schedule(
+        order=orders.one_f_one_b, fills_and_drains=True, bubble="(p-1)/m"
+    ),
+    ScheduleKind.INTERLEAVED: Schedule(
+        order=orders.interleaved,
+        chunks=MANY,
+        fills_and_drains=True,
+        in_rounds=True,
+        bubble="(p-1)/(m v)",
+    ),
     ScheduleKind.ZB_H1: Schedule(order=orders.zb_h1, splits_backward=True, bubble="(p-1)/(3 m)"),
     ScheduleKind.ZB_V: Schedule(
         order=orders.zb_v,
@@ -86,6 +104,7 @@ SCHEDULES = {
         is_v_shaped=True,
         splits_backward=True,
         legs=2,
+        overlaps_passes=True,
         bubble="(p-1)/(6 m)",
     ),
 }
@@ -94,6 +113,8 @@ sections 2.3 and 6."""
 
 V_SHAPED = frozenset(kind for kind, one in SCHEDULES.items() if one.is_v_shaped)
 SPLIT_BACKWARD = frozenset(kind for kind, one in SCHEDULES.items() if one.splits_backward)
+FILL_AND_DRAIN = frozenset(kind for kind, one in SCHEDULES.items() if one.fills_and_drains)
+OVERLAPPING = frozenset(kind for kind, one in SCHEDULES.items() if one.overlaps_passes)
 CHUNKED = frozenset(kind for kind, one in SCHEDULES.items() if one.chunks != 1)
 
 

@@ -21,27 +21,28 @@ from meshscope.probe.schema.terms import CaptureLevel, MemoryPhase
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..file_limits import left_out_files, missing_ranks, shared_notes
-from ..files import InputFile, InputFormat, rank_in_name
+from ..files import InputFile, rank_in_name
 from .moments import CATEGORIES, MemoryRecord, Moment
 from .snapshot import read_snapshot
 from .timeline import read_events, read_sizes
 
 _READERS = {
-    InputFormat.MEMORY_SNAPSHOT: read_snapshot,
-    InputFormat.MEMORY_EVENTS: read_events,
-    InputFormat.MEMORY_SIZES: read_sizes,
+    "memory_snapshot": read_snapshot,
+    "memory_events": read_events,
+    "memory_sizes": read_sizes,
 }
+"""By the kind of a file."""
 _NO_STEP, _NO_STAGE = -1, -1
 
 
 def import_memory(
-    path: Path, files: Sequence[tuple[InputFile, InputFormat]], *, limits: Sequence[Limit] = ()
+    path: Path, files: Sequence[tuple[InputFile, str]], *, limits: Sequence[Limit] = ()
 ) -> Trace:
     """Read files about memory.
 
     Args:
         path: What the user named; it becomes the name of the run.
-        files: Files with the format of each, one of ``MEMORY_FORMATS``.
+        files: Files with the kind of each.
         limits: What is already known to be missing.
 
     Raises:
@@ -66,7 +67,7 @@ def import_memory(
 
 
 def _read_all(
-    files: Sequence[tuple[InputFile, InputFormat]],
+    files: Sequence[tuple[InputFile, str]],
 ) -> tuple[dict[int, MemoryRecord], list[Limit]]:
     """Return the readable files by rank, and a sentence for each other one."""
     records: dict[int, MemoryRecord] = {}

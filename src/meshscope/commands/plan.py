@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from meshscope.probe.schema.terms import ScheduleKind
+
 from .open_capture import next_command
 from .options import FormatOption, named_path
 from .output import Format, show_document
@@ -36,9 +38,10 @@ Layers = Annotated[
     str | None,
     typer.Option(metavar="N", help="Cut the model to N layers, or give counts by stage: 8,8,8,6."),
 ]
-Schedule = Annotated[
-    str | None, typer.Option(help="gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-v or dualpipe-v.")
+_ORDERS = [
+    str(kind) for kind in ScheduleKind if kind not in (ScheduleKind.NONE, ScheduleKind.OTHER)
 ]
+Schedule = Annotated[str | None, typer.Option(help=f"{', '.join(_ORDERS[:-1])} or {_ORDERS[-1]}.")]
 Zero = Annotated[
     int | None,
     typer.Option(min=0, max=3, help="Replicas share: 1 optimizer, 2 and gradients, 3 and weights."),

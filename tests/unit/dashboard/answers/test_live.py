@@ -189,7 +189,8 @@ def test_a_level_has_its_reason_as_sentence_and_as_code(store):
     cost = {"steps": 25, "dur_ns": 100, "cost_ns": 1}
     reason = 'level.sampled {"one_in": 4}'
     row = {"rank": 0, "step": 70, "level": "stages", "reason": reason, "one_in": 4} | cost
-    run.trace.tables["recording"] = trace_of(recording=[row]).tables["recording"]
+    tables = {"recording": trace_of(recording=[row]).tables["recording"]}
+    object.__setattr__(run, "trace", run.trace.with_tables(tables))
     (found,) = trust(run)["overhead"]["ranks"]
     assert found["reason"] == "over budget: one window in 4"
     assert found["messages"]["reason"] == {"code": "level.sampled", "values": {"one_in": 4}}

@@ -134,7 +134,7 @@ def test_the_command_shows_layout_evidence_and_coordinates(stated):
     assert result["layout_evidence"] == "stated in mesh.toml"
     said = {"code": "axis.stated", "values": {"source": "mesh.toml"}}
     assert result["messages"]["layout_evidence"] == said
-    assert result["groups"][0]["messages"]["evidence"] == said
+    assert result["groups"][0]["messages"]["evidence"]["code"] == "axis.by_layout"
     assert result["ranks"]["3"] == {"tp": 1, "pp": 0, "dp": 1, "cp": 0}
     text = to_plain(topology_document(result))
     assert "TP2 x PP1 x DP2 x CP1" in text
