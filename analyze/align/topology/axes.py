@@ -85,7 +85,7 @@ _WORDS: tuple[tuple[str, Axis], ...] = (
 """What frameworks call a group."""
 UNKNOWN = "axis.unknown"
 """Code of the evidence of a group of which nothing is known."""
-_NOT_INFERRED = ("axis.recorded", "axis.synthetic")
+_NOT_INFERRED = ("axis.recorded", "axis.synthetic", "axis.of_workers", "axis.members_by_use")
 """Codes of evidence that comes with the capture."""
 _OLD_STATED = "stated in "
 _OLD_INFERRED = (

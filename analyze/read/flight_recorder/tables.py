@@ -19,8 +19,6 @@ from ...wording.message import message
 from ..kineto.groups import GroupIdentity
 from .dump import Dump, Operation
 
-_USERS = "members taken to be the ranks that use it"
-
 
 class DumpTables(NamedTuple):
     """The tables of a set of dumps."""
@@ -38,14 +36,14 @@ def dump_tables(dumps: Sequence[Dump]) -> DumpTables:
     for dump in dumps:
         for name in dump.groups:
             users[groups.of(dump.rank, name)].append(dump.rank)
-    table = groups.table(users, _USERS)
+    table = groups.table(users)
     members = {row["group_id"]: tuple(row["ranks"]) for row in table}
     collectives = [_collective(d, o, groups) for d, o in _operations(dumps, transfers=False)]
     transfers, unknown = _transfers(dumps, groups, members)
     limits: list[Limit] = []
     if unknown:
         limits.append(message("missing.transfers_of_unknown_rank", count=unknown))
-    assumed = sum(row["evidence"] == _USERS for row in table)
+    assumed = sum(row["evidence"] is not None for row in table)
     if assumed:
         limits.append(message("assumed.members_by_use", assumed=assumed, groups=len(table)))
     tables = {name: spec.empty() for name, spec in TABLES.items()}

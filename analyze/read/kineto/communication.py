@@ -31,7 +31,6 @@ from .groups import GroupIdentity, NamedGroup, parse_ranks, strided_ranks
 UNNAMED_GROUP = "unnamed"
 """Group of the collectives for which the trace names none."""
 
-_ASSUMED = "the trace does not list the members: all ranks, or those seen in a named group"
 _LIBRARY = re.compile(r"nccl|rccl|hccl|oneccl|msccl", re.IGNORECASE)
 _HOST_NOTE = re.compile(r"(?:nccl|rccl|xccl|hccl|ucc|gloo|mpi):(.+)")
 _CUSTOM_ALL_REDUCE = re.compile(r"cross_device_reduce\w*<[^<>]*?,\s*(\d{1,4})\s*[,>]")
@@ -269,7 +268,7 @@ def assemble(found: Sequence[RankCommunication], world: Sequence[int]) -> Commun
     identity = GroupIdentity({one.rank: one.groups for one in found})
     rows = pa.Table.from_pylist([row for one in found for row in one.rows], schema=_ROWS)
     if not rows.num_rows:
-        return CommunicationTables(identity.table({}, _ASSUMED))
+        return CommunicationTables(identity.table({}))
     rank = rows["rank"].to_numpy()
     names = _by_stream(rows)
     group_ids = [identity.of(one, name) for one, name in zip(rank.tolist(), names, strict=True)]
@@ -293,7 +292,7 @@ def assemble(found: Sequence[RankCommunication], world: Sequence[int]) -> Commun
         key: list(world) if key.startswith(UNNAMED_GROUP) else sorted(own)
         for key, own in used.items()
     }
-    return CommunicationTables(identity.table(members, _ASSUMED), rows)
+    return CommunicationTables(identity.table(members), rows)
 
 
 def _by_stream(rows: pa.Table) -> list[str]:

@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from meshscope.probe.schema.message import message_to_cell
 from meshscope.probe.schema.terms import Axis
 
+from ...wording.message import message
 from .events import to_int
 
 _MOST_MEMBERS = 1 << 20
@@ -63,20 +65,20 @@ class GroupIdentity:
         group = self._found[rank].get(name)
         return self._id(name, group.ranks if group else ())
 
-    def table(self, used: Mapping[str, Sequence[int]], assumed: str) -> list[dict[str, Any]]:
+    def table(self, used: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
         """Return the rows of the group table: all groups that are listed or used.
 
         Args:
-            used: Members of the groups that no file lists, by id.
-            assumed: How those members were chosen.
+            used: Members of the groups that no file lists, by id: the ranks that use them.
         """
-        rows = [
-            (self._id(name, ranks), ranks, name, "not inferred")
+        rows: list[tuple[str, tuple[int, ...], str, str | None]] = [
+            (self._id(name, ranks), ranks, name, None)
             for name, variants in self._variants.items()
             for ranks in sorted(variants)
         ]
+        by_use = message_to_cell(message("axis.members_by_use"))
         listed = {row[0] for row in rows}
-        rows += [(key, tuple(used[key]), key, assumed) for key in sorted(used.keys() - listed)]
+        rows += [(key, tuple(used[key]), key, by_use) for key in sorted(used.keys() - listed)]
         return [
             {
                 "group_id": group_id,

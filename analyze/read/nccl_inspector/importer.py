@@ -168,5 +168,5 @@ def _groups(rows: pd.DataFrame, notes: list[Limit]) -> pd.DataFrame:
     if partial:
         notes.append(message("doubt.partial_communicators", partial=partial, count=len(table)))
     table["axis"] = Axis.OTHER.value
-    table["evidence"] = "from the records of its members"
+    table["evidence"] = None
     return table

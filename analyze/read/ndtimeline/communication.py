@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 import pyarrow as pa
 
+from meshscope.probe.schema.message import message_to_cell
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, TimeSource
 
@@ -161,5 +162,5 @@ def _groups(collective: pd.DataFrame, p2p: pd.DataFrame) -> pd.DataFrame:
     used = pd.concat([collective, p2p])[["group_id", "axis", "rank", "stage"]].drop_duplicates()
     ranks = used.sort_values(["stage", "rank"]).groupby("group_id", sort=True)
     rows = pd.DataFrame({"axis": ranks["axis"].first(), "ranks": ranks["rank"].agg(list)})
-    rows["evidence"] = "from the data-parallel rank and stage of the recorded workers"
+    rows["evidence"] = message_to_cell(message("axis.of_workers"))
     return rows.reset_index()
