@@ -71,7 +71,7 @@ One record goes this way, from the hook to the page:
 | a rule turns the cause into a finding | `analyze/findings/rules/wires.py` |
 | the finding is shown | `analyze/output/text/diagnosis.py`, `dashboard/pages/findings.py` |
 
-To add one:
+To add one, touch these and the test of each new file; `make docs` writes the pages that follow from them.
 
 | what | touch |
 |---|---|
@@ -79,7 +79,7 @@ To add one:
 | finding | a value in `probe/schema/terms.py`, a file in `analyze/findings/rules/`, the list in its `__init__.py`, its sentences in `analyze/wording/catalogue.toml`, `docs/glossary.md` |
 | error | `message("refused.CODE", …)` where it is raised, its sentence in `probe/schema/errors.toml` |
 | schedule | a value in `probe/schema/terms.py`, its order in `analyze/formulas/schedules/orders.py`, its record in `schedule_records.py` there, `docs/glossary.md` and the table of `docs/trainer-inside.md` |
-| page | a file in `dashboard/pages/`, a record in `page_list.py` there, `docs/dashboard.md` |
+| page | a file in `dashboard/pages/`, what its JSON says in `dashboard/answers/`, a record in `page_list.py` beside the page, `docs/dashboard.md` |
 """
 
 

@@ -21,7 +21,7 @@ from .checks import FINITE, in_range, require
 class ScheduleConfig:
     """How microbatches move through the pipeline stages."""
 
-    kind: ScheduleKind = ScheduleKind.ONE_F_ONE_B
+    kind: str = ScheduleKind.ONE_F_ONE_B.value
     """Order of the passes; one of ``SCHEDULES``. ``interleaved-1f1b`` takes its chunks
     from layout.vpp; ``zb-v`` and ``dualpipe-v`` have two."""
     microbatches: int = 4
@@ -88,7 +88,7 @@ class ScheduleConfig:
             ConfigError: The schedule cannot run on it.
         """
         ranks, chunks, kind = layout.pp, layout.vpp, self.kind
-        own = SCHEDULES[kind]
+        own = SCHEDULES[ScheduleKind(kind)]
         remedy = message("advice.one_chunk_of_kind")
         if own.is_v_shaped:
             remedy = message("advice.two_chunks", kind=kind)

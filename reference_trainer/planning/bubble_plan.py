@@ -59,7 +59,7 @@ def _plan(config: TrainerConfig, kind: ScheduleKind) -> BubblePlan:
     ranks, microbatches = config.layout.pp, config.schedule.microbatches
     chunks = _chunks(config, kind)
     try:
-        candidate = ScheduleConfig(kind=kind.value, microbatches=microbatches)  # type: ignore[arg-type]
+        candidate = ScheduleConfig(kind=kind.value, microbatches=microbatches)
         candidate.check_mesh(ParallelLayout(pp=ranks, vpp=chunks))
     except ConfigError as error:
         return BubblePlan(
