@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -21,9 +22,12 @@ VERSION, DAY = "9.8.7", "2001-02-03"
 @pytest.fixture(scope="module")
 def cut_release(project_dir):
     """Return .ci/cut_release.py as a module."""
-    spec = importlib.util.spec_from_file_location(
-        "cut_release", project_dir / ".ci" / "cut_release.py"
-    )
+    return _module(project_dir / ".ci" / "cut_release.py")
+
+
+def _module(path):
+    """Return a program of .ci/ as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -99,6 +103,41 @@ def test_what_is_not_released_has_a_place_in_the_changelog(project_dir):
     is_cut = re.search(rf"^## \[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.M)
     assert is_cut or "## [Unreleased]" in changelog
     assert changelog.count(f"## [{__version__}]") <= 1
+
+
+GITHUB = {"GITHUB_SERVER_URL": "https://git.example", "GITHUB_REPOSITORY": "owner/name"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "address"),
+    [
+        ({}, None),
+        ({"GITHUB_REPOSITORY": "owner/name"}, None),
+        (GITHUB, "https://git.example/owner/name"),
+        ({**GITHUB, "PROJECT_URL": "https://other.example/"}, "https://other.example"),
+    ],
+)
+def test_a_wheel_links_to_the_repository_it_was_released_from(
+    project_dir, checkout, environment, address
+):
+    """Fails when a user of an installed package finds neither its issues nor its source."""
+    for name in ("README.md", "LICENSE", ".ci/project_urls.py"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        shutil.copy(project_dir / name, checkout / name)
+    program = "import setuptools.build_meta as build; build.build_wheel('dist')"
+    for command in ([".ci/project_urls.py"], ["-c", program]):
+        given = {"PATH": os.environ["PATH"], **environment}
+        made = subprocess.run(
+            [sys.executable, *command], cwd=checkout, env=given, capture_output=True, check=False
+        )
+        assert made.returncode == 0, made.stderr
+    (wheel,) = (checkout / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith("/METADATA"))
+        text = archive.read(name).decode()
+    links = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", text, re.MULTILINE))
+    assert links.get("Homepage") == address
+    assert links.get("Issues") == (address and f"{address}/issues")
 
 
 @pytest.fixture(scope="module")
