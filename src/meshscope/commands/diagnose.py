@@ -43,8 +43,8 @@ def diagnose(  # noqa: PLR0913 - the options of a verb
     """Account for the step time of a run: waterfall, findings, stragglers, what was not seen.
 
     With --workers or --cluster, summaries first show which of many ranks is slow, since when and at what
-    cost. The account follows; if memory is short, for the steps that matter. --memory-limit does the same, and
-    chooses as many of these steps as have room.
+    cost. The account follows; if memory is short, for the steps that matter. --memory-limit does the same
+    for as many of these steps as fit.
     """
     from meshscope.analyze import diagnose as analyse
     from meshscope.analyze.formulas.planning.cap import parse_bytes

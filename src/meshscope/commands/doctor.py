@@ -25,7 +25,7 @@ def doctor(
         list[str] | None, typer.Argument(help="The launch command, after --, for --overhead.")
     ] = None,
     overhead: Annotated[
-        bool, typer.Option("--overhead", help="Run a job that compares itself with and without.")
+        bool, typer.Option("--overhead", help="Measure a job with and without the probe.")
     ] = False,
     window_steps: Annotated[
         int, typer.Option(min=2, help="Steps of a window; its first step is left out.")

@@ -36,7 +36,7 @@ def export(
 ) -> None:
     """Write a capture for other tools: a Perfetto timeline, tables as CSV, or profiler traces.
 
-    Of a run that meshscope summarize has read, summaries writes what its pages show: no record is read for it.
+    --to summaries writes what meshscope summarize found, without reading the records again.
     """
     from meshscope.analyze.output.export import export_csv, export_hta, export_perfetto
 

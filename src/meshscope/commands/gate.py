@@ -84,7 +84,7 @@ def gate(  # noqa: PLR0913 - the options of a verb
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(help="File of `meshscope gate baseline`: hold all PATHs against it."),
+        typer.Option(help="File of `meshscope gate baseline`: compare all PATHs with it."),
     ] = None,
     margin: MarginOption = None,
     allow: AllowOption = None,

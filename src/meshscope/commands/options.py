@@ -94,7 +94,7 @@ MemoryLimitOption = Annotated[
     str | None,
     typer.Option(
         metavar="BYTES",
-        help="Memory of each worker and of the account, such as 4GB: as many steps as have room.",
+        help="Memory of each worker and of the account, such as 4GB: as many steps as fit.",
     ),
 ]
 ClusterOption = Annotated[

@@ -123,7 +123,8 @@ def test_kernels_of_a_coalescing_manager_without_metadata(tmp_path):
         2,
     )
     assert row["bus_bandwidth_bytes_per_s"] is None
-    assert row["bandwidth_unknown_because"] == "bandwidth.no_size"
+    assert row["bandwidth_unknown_because"] == "the message size is not known"
+    assert row["messages"]["bandwidth_unknown_because"]["code"] == "bandwidth.no_size"
 
 
 def test_kernels_without_metadata_are_matched_by_stream(tmp_path):

@@ -259,7 +259,7 @@ def test_processes_of_a_lone_file_are_numbered_by_their_devices(tmp_path, gpus, 
     else:
         trace = import_trace(path)
         assert trace.ranks == ranks
-        assert mentions(trace, "number of its device")
+        assert mentions(trace, "number of the device")
 
 
 def test_a_lone_process_without_rank_is_rank_zero(tmp_path):
