@@ -4,13 +4,22 @@ import pytest
 from tests.tables import trace_of
 
 from meshscope.analyze.align.topology.axes import with_axes
-from meshscope.analyze.wording.message import message_of_cell
+from meshscope.analyze.wording.message import message, message_of_cell
 from meshscope.probe.schema.layout import ParallelLayout
 
+UNKNOWN = str(message("axis.unknown"))
 
-def axis_of(description=None, *, layout=None, ranks=(0, 1), recorded="other", **rows):
+
+def axis_of(
+    description=None, *, layout=None, ranks=(0, 1), recorded="other", evidence=None, **rows
+):
     """Return the axis and evidence that the only group gets."""
-    group = {"ranks": list(ranks), "description": description, "axis": recorded}
+    group = {
+        "ranks": list(ranks),
+        "description": description,
+        "axis": recorded,
+        "evidence": evidence,
+    }
     found = with_axes(trace_of(layout=layout, group=[group], **rows)).frame("group").iloc[0]
     return found["axis"], str(message_of_cell(found["evidence"]))
 
@@ -36,6 +45,24 @@ def axis_of(description=None, *, layout=None, ranks=(0, 1), recorded="other", **
 def test_names_of_frameworks(name, axis):
     """Time on one axis would be reported on another."""
     assert axis_of(name)[0] == axis
+
+
+@pytest.mark.parametrize(
+    ("evidence", "axis", "shown"),
+    [
+        ("named when the group was registered", "dp", "named when the group was registered"),
+        ("evidence.axis_registered", "dp", "named when the group was registered"),
+        ('axis.synthetic {"order": "pp-dp-cp-tp"}', "dp", "the layout of the synthetic job (pp-dp-cp-tp)"),
+        (None, "dp", "recorded by the probe"),
+        ("its members lie along this axis of the layout", "other", UNKNOWN),
+        ("axis.by_layout", "other", UNKNOWN),
+        ('axis.stated {"source": "mesh.toml"}', "other", UNKNOWN),
+        ("stated in mesh.toml", "other", UNKNOWN),
+    ],
+)  # fmt: skip
+def test_what_was_recorded_stays_and_what_was_inferred_is_inferred_anew(evidence, axis, shown):
+    """A run that is opened again would keep an axis that its topology file does not state any more."""
+    assert axis_of(recorded="dp", evidence=evidence) == (axis, shown)
 
 
 def test_the_layout_overrules_the_name():
