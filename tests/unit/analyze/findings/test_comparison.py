@@ -51,7 +51,7 @@ def test_the_parts_sum_to_the_change_and_name_the_fault(jobs):
     assert [row["kind"] for row in new] == ["straggler_rank"]
     assert new[0]["before_ns"] == 0 < new[0]["after_ns"]
     assert result["operators"] == []
-    assert "no kernels" in " ".join(result["limits"])
+    assert "No kernels" in " ".join(result["limits"])
 
 
 def test_the_other_way_round_is_the_negative(jobs):
