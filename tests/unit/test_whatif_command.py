@@ -73,6 +73,6 @@ def test_all_changes_together_give_the_step_of_the_job_that_runs_so(run_path):
 def test_the_order_of_the_changes_is_printed(run_path):
     """Fails when readers cannot tell whether layers moved before the stage was repaired."""
     shown = " ".join(answer(run_path).split())
-    assert "stage=3: repaired last, after all other repairs and speed-ups" in shown
+    assert "of its passes): repaired last, after all other repairs and speed-ups" in shown
     assert "Then layers move" in shown
     assert "±" in shown
