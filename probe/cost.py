@@ -34,9 +34,9 @@ _MOST_BARE = 4096
 """Borders that the median is taken of."""
 WINDOWS_OVER_BUDGET = 3
 """So many windows in a row have to be over budget before less is recorded."""
-CREDIT_NS = 50_000_000
-"""What the hooks may take beyond the budget before less is recorded, once in a run: a twentieth of a second is
-lost on no job, and keeps the first steps of each, and short jobs whole."""
+CREDIT_NS = 25_000_000
+"""What the hooks may take beyond the budget before less is recorded, once in a run: a fortieth of a second is
+lost on no job, and is more than chance shows in the first steps of one that keeps its budget."""
 _STARTING_STEPS = 2
 """What these take is paid once: groups are met, heads of records made, caches filled."""
 _LEAST_STEPS = 3

@@ -13,8 +13,8 @@ the border of a window to cost nothing beside it."""
 LEAD_STEPS = 5
 """Steps of a window before the multiple of ``WINDOW_STEPS`` that it is of. The first step of a window
 pays for putting hooks in, and of the others each hundredth is kept record by record."""
-WHOLE_STEPS = 2 * WINDOW_STEPS - LEAD_STEPS
-"""The first steps of a run, which are recorded at any price: as many as an analysis of a short run
+WHOLE_STEPS = WINDOW_STEPS - LEAD_STEPS
+"""The first window of a run, which is recorded at any price: as many steps as an analysis of a short run
 needs, and no part of a long one."""
 ONE_IN = (1, 2, 4, 8, 16)
 """Of how many windows one may be recorded."""

@@ -154,22 +154,27 @@ class LevelControl:
 
     def _ask(self, one_in: int, step_ns: int) -> None:
         ahead = 1 + self.order.ahead_ns // max(step_ns, 1)
-        first_step = next_window(max(self._capture.recorder.step + ahead, WHOLE_STEPS))
-        self.order.ask(Sample(one_in, first_step))
+        first_step = max(self._capture.recorder.step + ahead, WHOLE_STEPS)
+        # What is recorded in windows already, is so in whole ones.
+        is_sampled = self._sample.one_in > 1
+        self.order.ask(Sample(one_in, next_window(first_step) if is_sampled else first_step))
 
     def _follow_order(self) -> None:
-        """Take the hooks out, or put them in again, where a window of the order begins."""
+        """Take the hooks out, or put them in again, where the order or a window of it begins."""
         hooks, ordered, step = self._hooks, self.order.newest, self._capture.recorder.step
-        if hooks is None or ordered is None or not begins_window(step):
+        if hooks is None or ordered is None:
             return
-        if step >= ordered.first_step and ordered.one_in > self._sample.one_in:
+        is_new = step >= ordered.first_step and ordered.one_in > self._sample.one_in
+        if is_new:
             self._begin_to_sample(ordered)
-        if self._sample.one_in == 1:
+        if self._sample.one_in == 1 or not (is_new or begins_window(step)):
             return
-        if is_recorded(step, self._sample.one_in):
-            hooks.resume(first_seq=step << _FIRST_SEQ_BITS)
-        else:
+        if not is_recorded(step, self._sample.one_in):
             hooks.pause()
+        elif begins_window(step):
+            # A first window is resumed, too, so that it begins with the same numbers on all ranks.
+            hooks.pause()
+            hooks.resume(first_seq=step << _FIRST_SEQ_BITS)
 
     def _begin_to_sample(self, ordered: Sample) -> None:
         assert self._hooks is not None
@@ -179,8 +184,6 @@ class LevelControl:
         windows = -(-self._capture.config.cost_window_steps // period)
         self._begin_stretch(self._hooks.level, message("level.sampled", one_in=ordered.one_in))
         self._windows.last(windows * period)
-        # So that the first window resumes on all ranks, with the same numbers.
-        self._hooks.pause()
 
     def _tell_order(self, ordered: Sample) -> None:
         self._capture.tell_once(

@@ -42,7 +42,7 @@ def runs(tmp_path_factory):
     """Return a run with the order and one without, and the directory of the first."""
     out = tmp_path_factory.mktemp("sampled")
     (out / "run").mkdir()
-    order = {"one_in": 2, "first_step": 50}
+    order = {"one_in": 2, "first_step": 30}
     (out / "run" / SAMPLING_FILE).write_text(json.dumps(order), encoding="utf-8")
     sampled = recorded_run(CONFIG, out, follow_orders)
     whole = recorded_run(CONFIG, tmp_path_factory.mktemp("whole"))
@@ -53,7 +53,7 @@ def test_all_ranks_record_the_same_windows(runs):
     """Fails when a rank records steps that its peers leave out: none of them could be analysed."""
     sampled, _, _ = runs
     assert sampled.codes == [0] * 4
-    recorded = {step for step in range(STEPS) if step < 50 or is_recorded(step, 2)}
+    recorded = {step for step in range(STEPS) if step < 30 or is_recorded(step, 2)}
     spans = sampled.tables["span"]
     passes = spans[spans["kind"].astype(str).isin(["forward", "backward"])]
     collectives = sampled.tables["collective"].query("kind != 'barrier'")
@@ -72,19 +72,19 @@ def test_every_message_has_both_ends(runs):
     for name in ("p2p", "collective"):
         by_step = sampled.tables[name].groupby(["rank", "step"]).size()
         expected = whole.tables[name].groupby(["rank", "step"]).size()
-        assert len(by_step) > 4 * 80
+        assert len(by_step) > 4 * 60
         assert (by_step == expected.reindex(by_step.index)).all()
 
 
 def test_a_run_without_room_is_distinguished_from_steps_of_all_ranks(runs):
     """Fails when ranks keep different steps of a large run, or the account of those does not add up."""
     sampled, _, path = runs
-    room = sum(len(sampled.tables[name]) for name in ("span", "collective", "p2p")) // 8
+    room = sum(len(sampled.tables[name]) for name in ("span", "collective", "p2p")) // 3
     trace = load_trace(path, wanted=Wanted(most_rows=room))
     steps = trace.frame("step")
     held = steps[steps["detail"] == "full"].groupby("rank")["step"].agg(tuple)
     assert held.nunique() == 1
-    assert 4 <= len(held[0]) <= STEPS // 8 + 2
+    assert 4 <= len(held[0]) <= STEPS // 4 + 2
     assert texts(match_p2p(trace).limits) == ()
     result = diagnose(trace)
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1.0, abs=1e-9)

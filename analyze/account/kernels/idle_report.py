@@ -237,13 +237,14 @@ def _nothing(trace: Trace, rank: int, causes: IdleCauses, window: IntArray) -> M
         return None
     begin, end = causes.nothing[_index_of_longest(causes.nothing)].tolist()
     step = int(window[np.searchsorted(window[:, 0], begin, side="right") - 1, 0])
-    return message(
-        "idle.longest_nothing",
-        time_ns=end - begin,
-        rank=rank,
-        after_ns=begin - step,
-        host=_recorded(trace, rank, causes, begin, end),
-    )
+    longest = {
+        "time_ns": end - begin,
+        "rank": rank,
+        "host": _recorded(trace, rank, causes, begin, end),
+    }
+    if begin == step:
+        return message("idle.longest_nothing_first", **longest)
+    return message("idle.longest_nothing", **longest, after_ns=begin - step)
 
 
 def _index_of_longest(intervals: IntArray) -> int:

@@ -36,7 +36,10 @@ def run_job(case: LiveCase, folder: Path) -> tuple[Path, Path]:
         *("--nproc_per_node", str(case.layout.world_size), "-m", *case.trainer(truth)),
     ]
     # One thread per rank, which is what torchrun would set with a warning; all steps are compared.
-    all_steps = {"MESHSCOPE_FULL_FIRST_STEPS": str(case.steps)}
+    all_steps = {
+        "MESHSCOPE_FULL_FIRST_STEPS": str(case.steps),
+        "MESHSCOPE_COST_BUDGET_PPM": "0",
+    }
     environment = {**os.environ, **all_steps, "OMP_NUM_THREADS": "1"}
     log = folder / f"{case.run}.log"
     with (

@@ -103,10 +103,10 @@ def test_a_job_far_over_its_budget_is_seen_in_its_first_steps(monkeypatch):
     step, times_over = first_asked(
         monkeypatch, step_ns=115_000_000, cost_frac=0.028, lead_ns=1_500_000_000
     )
-    # Beyond the budget a step takes 2.6 ms, and the order comes 13 steps later. It is asked for
-    # by one standard error less than what few samples show.
-    assert 6 <= step <= 12
-    assert 0.9 * 5.6 < times_over < 5.6
+    # Beyond the budget a step takes 2.6 ms, and the order comes 13 steps later: 34 ms. It is asked for
+    # by one standard error less than what few samples show, an eighth less here.
+    assert 4 <= step <= 6
+    assert 0.8 * 5.6 < times_over < 5.6
 
 
 @pytest.mark.parametrize("cost_frac", [0.001, 0.0049])

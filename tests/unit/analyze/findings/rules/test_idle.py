@@ -79,7 +79,7 @@ def test_idle_before_the_first_kernel_counts(tmp_path):
     found = causes(tmp_path, events)
     assert found["nothing_launched"].cost_frac == pytest.approx(0.60, abs=0.005)
     assert says(
-        found["nothing_launched"], "60.0", "0 ns after the step began", "data.py(3): prepare"
+        found["nothing_launched"], "60.0", "at the start of the step", "data.py(3): prepare"
     )
     # The line is there: nobody is asked to record it.
     assert found["nothing_launched"].remedy.code == "idle.nothing_remedy_seen"
