@@ -73,7 +73,7 @@ def test_a_rank_without_a_common_collective_is_named(run):
     record(run, 1, 99, 105)
     record(run, 2, 90, 95, group="other")
     capture = read_run(run)
-    assert any("keep their own numbers on rank 2" in limit for limit in texts(capture.limits))
+    assert any("in common with the others: rank 2" in limit for limit in texts(capture.limits))
     steps = capture.tables["step"].to_pandas()
     assert list(steps[steps["rank"] == 2]["step"]) == [0, 1, 2, 3, 4, 5]
 

@@ -74,7 +74,7 @@ def test_products_without_shapes_and_other_precisions_are_not_judged():
     assert "16-bit" in texts(low.limits)[0]
     strange = operator_report(products(op(0, MM, SMALL, 2e9), device="Some Chip"))
     assert strange.peak_flops is None
-    assert "peak of the devices is not known" in texts(strange.limits)[0]
+    assert "peak of the devices is unknown" in texts(strange.limits)[0]
 
 
 def test_shapes_are_read_from_a_profiler_trace(tmp_path):

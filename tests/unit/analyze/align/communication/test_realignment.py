@@ -47,7 +47,7 @@ def test_one_more_in_between_is_stepped_over():
     joined = rows.groupby("seq")["size_bytes"].nunique()
     assert (joined == 1).all()
     assert rows.groupby("seq").size().value_counts().to_dict() == {3: 8, 1: 1}
-    assert any("in between" in limit for limit in texts(limits))
+    assert any("between them" in limit for limit in texts(limits))
     assert not any("differ in kind or size" in limit for limit in texts(limits))
 
 

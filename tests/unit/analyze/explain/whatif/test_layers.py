@@ -330,6 +330,6 @@ def test_the_order_of_repair_and_layers_is_reported():
     setting = Change("layers", "8,8,8,8->9,8,8,7", is_fix=False)
     costs, said = stage_costs(np.array([[8.0, 8, 8, 12]]), 4, setting, 32, repair)
     assert costs.tolist() == [[10, 9, 9, 8]]
-    (order,) = [str(text) for text in said if "Repaired after" in str(text)]
+    (order,) = [str(text) for text in said if "repaired last" in str(text)]
     repaired, moved = order.index("stage=3 (25.0 % of its passes)"), order.index("Then layers move")
-    assert order.index("after all other repairs") < repaired < moved
+    assert repaired < order.index("after all other repairs") < moved

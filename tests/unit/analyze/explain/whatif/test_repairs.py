@@ -68,7 +68,7 @@ def test_ranks_that_have_nobody_else_to_be_compared_with_are_named():
     result = predicted(generate(_slow_host(8))[0], "host=host0001")
     assert result.gain_frac == pytest.approx(0, abs=1e-9)
     said = [str(text) for text in result.assumptions if "compared with each other" in str(text)]
-    assert "Ranks 8, 9, 10 and 11" in said[0]
+    assert "ranks 8, 9, 10 and 11" in said[0]
     assert "--fix stage=" in said[0]
 
 
