@@ -188,7 +188,7 @@ def test_a_crash_is_in_its_step_only():
     [
         ("slow_rank:delay_ms=1,start=100", "start = 100 is behind the last of 8 steps"),
         ("hang:rank=0,start=8", "Set it to 7 or less, or train.steps to 9 or more"),
-        ("slow_rank:delay_ms=1,window=5", "8 steps .* no pair .* Set window to 4"),
+        ("slow_rank:delay_ms=1,window=5", "8 steps .* do not fill two blocks .* Set window to 4"),
         ("slow_rank:delay_ms=1,start=2,stop=5,window=2", "3 steps .* Set window to 1"),
         ("slow_rank:delay_ms=1,start=7,window=2", "Remove window, or have 4 steps"),
     ],

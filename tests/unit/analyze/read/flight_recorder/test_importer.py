@@ -201,7 +201,7 @@ def test_two_files_of_one_rank_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("dump", dump([entry(1)]), "says nowhere which rank"),
+        ("dump", dump([entry(1)]), "does not name its rank"),
         ("_dump_4", dump([entry(1)]), "is named rank 4, which is not in its own group 5"),
         (
             "_dump_3",

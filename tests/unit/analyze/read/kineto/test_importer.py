@@ -75,7 +75,7 @@ def test_ranks_come_from_the_header_before_the_name(tmp_path):
     trace = import_trace(tmp_path)
     assert trace.ranks == (3, 5)
     assert sorted(set(trace.frame("kernel")["rank"])) == [3, 5]
-    assert mentions(trace, "Rank 3", "named for rank 7")
+    assert mentions(trace, "Rank 3", "file name says rank 7")
     assert mentions(trace, "Rank 5", "file name")
     assert mentions(trace, "8 ranks", "3, 5")
 

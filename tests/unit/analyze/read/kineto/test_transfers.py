@@ -59,5 +59,5 @@ def test_grouped_transfers_are_split_into_wire_and_waiting(tmp_path):
     assert wire.tolist() == [pytest.approx(8 * 100_000)] * 2
     assert wait.tolist() == [pytest.approx(4 * 500_000)] * 2
     assert any(
-        "100 us, the least duration of like kernels" in limit for limit in texts(account.limits)
+        "100 us, the shortest of similar kernels" in limit for limit in texts(account.limits)
     )
