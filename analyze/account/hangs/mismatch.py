@@ -29,8 +29,10 @@ from ...tables.trace import Trace
 
 UNEVEN = frozenset({CollectiveKind.ALL_TO_ALL.value, CollectiveKind.OTHER.value})
 """Kinds whose members may give different sizes."""
-_ROOTED = frozenset({CollectiveKind.GATHER.value, CollectiveKind.SCATTER.value})
+ROOTED = frozenset({CollectiveKind.GATHER.value, CollectiveKind.SCATTER.value})
 """Kinds in which the root gives or gets more than the others."""
+SPARSE = "sparse_"
+"""How the type of a sparse tensor begins: members may give different sizes of it."""
 LOOKED_BACK = 10_000
 """Operations of a group that are compared: the job stands in one of its last."""
 _COLUMNS = ["rank", "group_id", "seq", "kind", "size_bytes", "dtype", "end_ns"]
@@ -122,7 +124,8 @@ def _is_open(rows: pd.DataFrame, progress: pd.DataFrame) -> pd.Series:
 
 
 def _of_group(trace: Trace, group: str, rows: pd.DataFrame, *, ended: bool) -> Mismatch | None:
-    is_even = ~rows["kind"].isin(UNEVEN | _ROOTED)
+    is_sparse = rows["dtype"].fillna("").astype(str).str.startswith(SPARSE)
+    is_even = ~rows["kind"].isin(UNEVEN | ROOTED) & ~is_sparse
     issued = rows.assign(
         size_bytes=rows["size_bytes"].where(is_even, -1),
         elements=rows["elements"].where(is_even, -1),

@@ -16,6 +16,7 @@ from .clocks import clock_skew, corrected_clocks
 from .data import unequal_data
 from .device_errors import device_errors
 from .devices import clock_throttle
+from .differing import differing_operations
 from .ended import ends
 from .experts import popular_experts
 from .host import host_stalls, unrecorded_delays
@@ -43,6 +44,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     ends,
     crowded_hosts,
     device_errors,
+    differing_operations,
     clock_skew,
     corrected_clocks,
     straggler_ranks,
