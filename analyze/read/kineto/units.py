@@ -58,7 +58,6 @@ def refuse_other_unit(roles: RoledEvents, where: str) -> None:
         raise TraceFormatError(
             message(
                 "refused.other_unit_of_times",
-                launches=len(launch),
                 launch_ns=least_ns if is_long else usual_ns,
                 kernel_ns=shortest_ns,
             ),
