@@ -27,9 +27,7 @@ def waited_for(trace: Trace, graph: WaitGraph, ranks: tuple[int, ...]) -> Iterat
     progress = trace.frame("progress").astype({"group_id": str})
     issued = progress.set_index(["group_id", "rank"])["issued_seq"].dropna().to_dict()
     # The operation that most ranks wait in says most; of equals the oldest.
-    by_weight = sorted(
-        graph.operations, key=lambda o: (-len(o.since_ns), min(o.since_ns.values()))
-    )
+    by_weight = sorted(graph.operations, key=lambda o: (-len(o.since_ns), min(o.since_ns.values())))
     lacking = [(o, frozenset((*o.absent, *o.uncaptured))) for o in by_weight]
     alike: dict[tuple[int, int | None], list[int]] = {}
     for rank in ranks:

@@ -37,5 +37,7 @@ def test_ranks_that_came_to_different_numbers_do_not():
     """Fails when what a rank had issued last is said of another one."""
     trace = job({0: 9, 1: 8, 2: 6, 3: 8, 4: 9, 5: 9, 6: 9, 7: 9})
     graph = wait_graph(trace)
-    said = [(one.values["absent"], one.values["last"]) for one in waited_for(trace, graph, (1, 2, 3))]
+    said = [
+        (one.values["absent"], one.values["last"]) for one in waited_for(trace, graph, (1, 2, 3))
+    ]
     assert said == [([1, 3], 7), ([2], 5)]
