@@ -285,8 +285,8 @@ class _Devices:
         for one in segments:
             device = to_int(one.get("device", 0), 0, bits=32)
             reserved[device] = reserved.get(device, 0) + to_size(one.get("total_size"))
-            own = to_size(one.get("allocated_size"))
-            allocated[device] = allocated.get(device, 0) + own
+            used_bytes = to_size(one.get("allocated_size"))
+            allocated[device] = allocated.get(device, 0) + used_bytes
         used = set(reserved) | {device for device, trace in enumerate(traces) if trace}
         if not used:
             return None
