@@ -34,7 +34,7 @@ def mismatch_findings(trace: Trace, ended: Sequence[Mismatch]) -> Iterator[Findi
     """
     before = {one.group_id for one in ended}
     for found in mismatches(trace)[:SHOWN]:
-        yield _finding(trace, found, is_first=found.group_id not in before)
+        yield _finding(trace, found, is_first=found.is_first and found.group_id not in before)
 
 
 def ended_mismatch_findings(trace: Trace, ended: Sequence[Mismatch]) -> Iterator[Finding]:
