@@ -196,7 +196,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
 def _without_events(roles: RoledEvents, notes: list[Limit], where: str) -> TraceFormatError:
     """Return why a file is refused of which nothing is used; that of another tool has events, but no categories."""
     remedy = message("advice.let_profiler_finish")
-    if roles.unplaced:
+    if roles.unplaced or roles.unknown:
         remedy = message("convert.xplane")
     return TraceFormatError(
         message("refused.several", items=[message("refused.no_profiler_events"), *notes]),
