@@ -32,6 +32,7 @@ from .pauses import pauses
 from .placement import topology_violations
 from .ports import network_ports
 from .recomputation import recomputation
+from .several_devices import several_devices
 from .slow_ports import slow_ports
 from .stages import bubble, stage_imbalances
 from .starved import crowded_hosts
@@ -73,5 +74,6 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     memory_growth,
     missing,
     missing_device_activity,
+    several_devices,
     host_only_findings,
 )

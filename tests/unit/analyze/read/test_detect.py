@@ -260,5 +260,5 @@ def test_a_trace_of_a_browser_is_not_to_be_recorded_again(tmp_path):
     path = tmp_path / "trace.json"
     event = {"cat": "devtools.timeline", "name": "RunTask", "ph": "X", "ts": 1, "dur": 2}
     path.write_text(json.dumps({"traceEvents": [event]}))
-    with pytest.raises(TraceFormatError, match="record with torch.profiler"):
+    with pytest.raises(TraceFormatError, match=r"record with torch\.profiler"):
         import_trace(path)
