@@ -25,7 +25,7 @@ _BY_DESIGN = (
 def place(finding: Finding) -> tuple[bool, int, bool, bool, float]:
     """Return what findings are sorted by."""
     cost = max(finding.cost_frac or 0.0, finding.removal_gain_frac or 0.0)
-    is_late_for_it = finding.cause != CONTENTION
+    is_late_for_it = finding.cause != CONTENTION and finding.kind is not FindingKind.MISMATCH
     return (
         not finding.is_end,
         SEVERITIES.index(finding.severity),
@@ -51,9 +51,9 @@ def is_by_design(finding: Finding) -> bool:
 def find(account: Account) -> tuple[Finding, ...]:
     """Return all findings in the order in which to look at them.
 
-    A job that stands still, or seems to, comes first. Then by severity; within it a host that is short
-    of processors first, because it explains much of the rest (what it explains has a lower severity),
-    then what is broken before what is designed so (the bubble of the schedule, communication without
+    A job that stands still, or seems to, comes first. Then by severity; within it operations whose result is
+    wrong, and a host that is short of processors, because it explains much of the rest (what it explains has a
+    lower severity), then what is broken before what is designed so (the bubble of the schedule, communication without
     overlap, what is alike on all hosts or wires); then by cost.
     """
     found = [by_certainty(finding) for rule in RULES for finding in rule(account)]

@@ -16,6 +16,7 @@ from ..wording.limits import Limit, ordered
 from ..wording.message import Text, message
 from .location import located
 from .rules.capture import missing_ranks
+from .rules.differing import differing_findings
 from .rules.ended import how_it_ended
 from .rules.memory import fullest_rank, out_of_memory
 from .rules.memory_stages import heavy_stages
@@ -52,6 +53,7 @@ def diagnose_without_steps(trace: Trace, because: Text = NO_STEPS) -> Diagnosis:
     memory = with_expected(memory, expectation.found)
     found: list[Finding] = [
         *how_it_ended(trace, None),
+        *differing_findings(trace),
         *out_of_memory(trace),
         *fullest_rank(trace),
         *heavy_stages(memory, trace, expectation.found),

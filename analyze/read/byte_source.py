@@ -51,6 +51,11 @@ class ByteSource:
         """Return whether the compressed stream turned out to be cut off."""
         return self._inflater is not None and self._inflater.ends_early
 
+    @property
+    def is_followed(self) -> bool:
+        """Return whether something that is not compressed followed the end of a compressed stream."""
+        return self._inflater is not None and self._inflater.is_followed
+
     def __enter__(self) -> Self:
         return self
 
@@ -96,6 +101,7 @@ class _Inflater:
         self._is_last = False
         self._given = 0
         self.ends_early = False
+        self.is_followed = False
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` bytes, none only at the end."""
@@ -134,7 +140,8 @@ class _Inflater:
         self._pending = rest.lstrip(b"\0")
         self._is_last = not self._pending
         if self._pending and not _GZIP_MAGIC.startswith(self._pending[: len(_GZIP_MAGIC)]):
-            raise self._damage(message("defect.more_behind_end"))
+            # As gunzip does: the member that ended had a good checksum.
+            self._pending, self._is_last, self.is_followed = b"", True, True
         self._member = isal_zlib.decompressobj(_GZIP_FORMAT)
 
     def _damage(self, reason: Text) -> TraceFormatError:

@@ -26,6 +26,8 @@ _OF_CONTAINER = {
     Container.SQLITE: message("foreign.other_sqlite"),
 }
 """What a file is whose content is of no profiler that we know."""
+_LIST = re.compile(rb"""\s*\[\s*(?:[\[{"\]]|true|false|null|-?\d[\d.eE+-]*\s*(?:,|\]\s*$))""")
+"""How a list of JSON begins, and lines of a log in brackets do not."""
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')
 _SCHEMA = re.compile(rb'"schema"\s*:\s*"')
 
@@ -60,6 +62,8 @@ def why_unknown(file: InputFile) -> Message:
     if _NODES.search(head) and _SCHEMA.search(head):
         return message("foreign.execution_trace")
     container = _container_of(head)
+    if container is Container.LIST and not _LIST.match(head):
+        return message("foreign.other_text")
     if container is not None:
         return _OF_CONTAINER[container]
     if _TEXT_BYTES.fullmatch(head):

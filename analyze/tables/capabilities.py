@@ -28,6 +28,8 @@ class Capabilities:
     """Each rank counted its steps, and passes outside of them, by itself: numbers may differ."""
     counts_positions_by_rank: bool = False
     """Each rank counted its collectives by itself: positions may be shifted."""
+    counts_every_operation: bool = False
+    """Each rank counted every operation of a group, recorded or not: a gap in its numbers is a lost record."""
     job_numbers_collectives: bool = False
     """The job itself numbered its collectives: what has one number belongs together, whatever was lost."""
     is_in_issue_order: bool = False
@@ -59,6 +61,7 @@ class Capabilities:
 CAPABILITIES = {
     OWN: Capabilities(
         begins_with_process=True,
+        counts_every_operation=True,
         counts_steps_by_rank=True,
         is_in_issue_order=True,
         is_timed_on_host=True,

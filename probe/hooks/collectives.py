@@ -165,7 +165,7 @@ class CollectiveHook:
                 except (ValueError, RuntimeError):
                     tensors = message(args)
                     tensor = tensors[0] if tensors else None
-                    size_bytes, dtype = _size_bytes(tensors), getattr(tensor, "dtype", None)
+                    size_bytes, dtype = _size_bytes(tensors), _type_of(tensor)
                 if times_group_size:
                     size_bytes *= group.size
                 heads = group.heads[kind_code]
@@ -236,7 +236,7 @@ class CollectiveHook:
                     size_bytes, dtype = tensor.nbytes, tensor.dtype
                 except (ValueError, RuntimeError):
                     tensor = tensors[0] if tensors else None
-                    size_bytes, dtype = _size_bytes(tensors), getattr(tensor, "dtype", None)
+                    size_bytes, dtype = _size_bytes(tensors), _type_of(tensor)
                 peer = -1 if peer_at is None else args[peer_at]
                 channel = group.ends[direction_code].get(peer) or group.meet(direction, peer)
                 heads = channel.heads
@@ -332,6 +332,13 @@ def _count_sender(group: Group) -> Callable[[Any], None]:
         group.channel(Direction.RECV, group.global_rank(source_rank(work))).seq += 1
 
     return count
+
+
+def _type_of(tensor: Any) -> Any:
+    """Return the element type of a tensor; of a sparse one its name, because its size differs from rank to rank."""
+    if tensor is None:
+        return None
+    return f"sparse_{tensor.dtype}".replace("torch.", "") if tensor.is_sparse else tensor.dtype
 
 
 def _size_bytes(tensors: list[Any]) -> int:

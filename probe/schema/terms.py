@@ -201,6 +201,7 @@ class FindingKind(StrEnum):
     HANG = "hang"
     CRASH = "crash"
     JOB_ENDED = "job_ended"
+    MISMATCH = "mismatch"
     TOPOLOGY_VIOLATION = "topology_violation"
     CLOCK_SKEW = "clock_skew"
     MISSING_DATA = "missing_data"

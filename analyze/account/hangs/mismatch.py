@@ -29,11 +29,13 @@ from ...tables.trace import Trace
 
 UNEVEN = frozenset({CollectiveKind.ALL_TO_ALL.value, CollectiveKind.OTHER.value})
 """Kinds whose members may give different sizes."""
-_ROOTED = frozenset({CollectiveKind.GATHER.value, CollectiveKind.SCATTER.value})
+ROOTED = frozenset({CollectiveKind.GATHER.value, CollectiveKind.SCATTER.value})
 """Kinds in which the root gives or gets more than the others."""
+SPARSE = "sparse_"
+"""How the type of a sparse tensor begins: members may give different sizes of it."""
 LOOKED_BACK = 10_000
 """Operations of a group that are compared: the job stands in one of its last."""
-_COLUMNS = ["rank", "group_id", "seq", "kind", "size_bytes", "dtype", "end_ns"]
+_COLUMNS = ["rank", "step", "group_id", "seq", "kind", "size_bytes", "dtype", "end_ns"]
 _ISSUED = ["kind", "size_bytes", "dtype", "elements"]
 
 
@@ -76,6 +78,8 @@ class Mismatch(NamedTuple):
     """Sender and receiver of an all-to-all that differ, where the sizes of each pair are recorded."""
     is_counted: bool = False
     """True where what an all-to-all sends and expects is in elements: the types are not recorded."""
+    is_first: bool = True
+    """False where members differed before, in operations that ended all the same."""
 
 
 def mismatches(trace: Trace, *, ended: bool = False) -> list[Mismatch]:
@@ -122,7 +126,8 @@ def _is_open(rows: pd.DataFrame, progress: pd.DataFrame) -> pd.Series:
 
 
 def _of_group(trace: Trace, group: str, rows: pd.DataFrame, *, ended: bool) -> Mismatch | None:
-    is_even = ~rows["kind"].isin(UNEVEN | _ROOTED)
+    is_sparse = rows["dtype"].fillna("").astype(str).str.startswith(SPARSE)
+    is_even = ~rows["kind"].isin(UNEVEN | ROOTED) & ~is_sparse
     issued = rows.assign(
         size_bytes=rows["size_bytes"].where(is_even, -1),
         elements=rows["elements"].where(is_even, -1),
@@ -134,19 +139,40 @@ def _of_group(trace: Trace, group: str, rows: pd.DataFrame, *, ended: bool) -> M
     per_seq = code.groupby(rows["seq"]).agg(["min", "max", "size"])
     differs = per_seq.index[(per_seq["min"] != per_seq["max"]) & (per_seq["size"] > 1)]
     open_seqs = set(rows.loc[rows["is_open"], "seq"])
+    is_first = True
     for seq in sorted(differs.tolist()):
         own = issued[rows["seq"] == seq]
         found = _compared(trace, group, int(seq), own)
-        if found is not None and (seq in open_seqs) is not ended:
-            return _explained(found, issued)
-        if found is not None and not trace.capabilities.job_numbers_collectives:
-            return None
+        if found is None:
+            continue
+        is_wanted = (seq in open_seqs) is not ended
+        if is_wanted and (is_first or _is_aligned(rows, int(seq), whole=False)):
+            return _explained(found, issued)._replace(is_first=is_first)
+        if not trace.capabilities.job_numbers_collectives:
+            if not _is_aligned(rows, int(seq), whole=True):
+                return None
+            is_first = False
     for seq in () if ended else sorted(open_seqs):
         own = rows[rows["seq"] == seq]
         found = _splits(trace, group, int(seq), own)
         if found is not None:
             return found
     return None
+
+
+def _is_aligned(rows: pd.DataFrame, seq: int, *, whole: bool) -> bool:
+    """Return whether a number is one operation on all members, though each counted by itself.
+
+    In its step they all began with the same number and left none out, and ended with the same one where the
+    step is whole.
+    """
+    steps = rows.loc[rows["seq"] == seq, "step"].unique()
+    if len(steps) != 1 or steps[0] < 0:
+        return False
+    numbers = rows[rows["step"] == steps[0]].groupby("rank")["seq"].agg(["min", "max", "size"])
+    has_no_gap = (numbers["max"] - numbers["min"] + 1 == numbers["size"]).all()
+    is_same_end = not whole or numbers["max"].nunique() == 1
+    return bool(has_no_gap and is_same_end and numbers["min"].nunique() == 1)
 
 
 def _issue(kind: str, size_bytes: int, dtype: str, elements: int) -> Issue:

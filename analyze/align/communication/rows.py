@@ -63,7 +63,7 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
         step = np.full(len(step), WHOLE_CAPTURE)
     is_p2p = name == "p2p"
     direction = "direction" if is_p2p else "kind"
-    start = _integers(table, "start_ns")
+    start = integers(table, "start_ns")
     begin = windows.shifted(pd.Series(step), pd.Series(start))
     shift = begin - start
     end = _times(table, "end_ns", shift)
@@ -76,13 +76,13 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
     wait_start[unseen], wait_end[unseen] = begin[unseen], end[unseen]
     columns = {
         "rank": _narrow(table, "rank"),
-        "event_id": _integers(table, "event_id"),
+        "event_id": integers(table, "event_id"),
         "step": narrow(step),
         "group_id": _names(table, "group_id"),
         "axis": _names(table, "axis"),
         "kind": _names(table, direction),
-        "seq": _integers(table, "seq"),
-        "size_bytes": _integers(table, "size_bytes"),
+        "seq": integers(table, "seq"),
+        "size_bytes": integers(table, "size_bytes"),
         "is_p2p": np.full(len(step), is_p2p),
         "is_send": is_p2p & _one_of(table, direction, (Direction.SEND.value,)),
         "host": _one_of(table, "source", WAIT_SOURCES),
@@ -109,7 +109,7 @@ def sent_rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
         "group_id": _names(table, "group_id"),
         "axis": _names(table, "axis"),
         "kind": _names(table, direction),
-        "size_bytes": _integers(table, "size_bytes"),
+        "size_bytes": integers(table, "size_bytes"),
         "is_send": (name == "p2p") & _one_of(table, direction, (Direction.SEND.value,)),
     }
     return pd.DataFrame(columns, copy=False)
@@ -121,13 +121,13 @@ def _chosen(table: pa.Table, windows: StepWindows) -> tuple[pa.Table, IntArray]:
     And the step of each: where only some steps are analysed, an operation of the step
     before that the host waited for in one of them belongs to that.
     """
-    rank, step = _narrow(table, "rank"), _integers(table, "step")
+    rank, step = _narrow(table, "rank"), integers(table, "step")
     keep = _among(rank, windows.ranks)
     if windows.sampled:
         step = np.where(_reaches_over(table, windows), step + 1, step)
     if windows.has_marks:
         keep &= _among(step, windows.steps)
-    event = _integers(table, "event_id")
+    event = integers(table, "event_id")
     if not _is_rising(rank, event):
         keys = pd.DataFrame({"rank": rank, "event": event})[keep]
         keep[np.flatnonzero(keep)[keys.duplicated(keep="last").to_numpy()]] = False
@@ -136,7 +136,7 @@ def _chosen(table: pa.Table, windows: StepWindows) -> tuple[pa.Table, IntArray]:
 
 def _reaches_over(table: pa.Table, windows: StepWindows) -> BoolArray:
     """Return which rows of steps left out were waited for in the analysed step after theirs."""
-    rank, step = _integers(table, "rank"), _integers(table, "step")
+    rank, step = integers(table, "rank"), integers(table, "step")
     next_is_analysed = np.isin(step + 1, windows.steps) & ~np.isin(step, windows.steps)
     frame = windows.frame
     begin = frame["start_ns"] - frame["step"].map(windows.shift_ns)
@@ -153,7 +153,8 @@ def _is_rising(rank: IntArray, event: IntArray) -> bool:
     return bool(further.all())
 
 
-def _integers(table: pa.Table, name: str) -> IntArray:
+def integers(table: pa.Table, name: str) -> IntArray:
+    """Return a column of whole numbers with 64 bits."""
     return np.asarray(table[name].to_numpy(), dtype=np.int64)
 
 
@@ -190,7 +191,7 @@ def _float_bytes(table: pa.Table) -> npt.NDArray[np.int8]:
     return found
 
 
-def _encoded(table: pa.Table, name: str) -> tuple[IntArray, list[str]]:
+def encoded(table: pa.Table, name: str) -> tuple[IntArray, list[str]]:
     """Return the codes of a column of names, and the names."""
     column = table[name].unify_dictionaries().combine_chunks()
     return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
@@ -198,7 +199,7 @@ def _encoded(table: pa.Table, name: str) -> tuple[IntArray, list[str]]:
 
 def _names(table: pa.Table, name: str) -> pd.Categorical:
     """Return a column of names as categories in sorted order; equal names are one category."""
-    return sorted_categories(*_encoded(table, name))
+    return sorted_categories(*encoded(table, name))
 
 
 def sorted_categories(codes: npt.NDArray[Any], words: list[str]) -> pd.Categorical:
@@ -219,7 +220,7 @@ def narrow(values: IntArray) -> IntArray:
 
 def _one_of(table: pa.Table, name: str, wanted: tuple[str, ...]) -> BoolArray:
     """Return which rows have one of some values in a column of names."""
-    codes, words = _encoded(table, name)
+    codes, words = encoded(table, name)
     return np.asarray(np.array([word in wanted for word in words], dtype=bool)[codes])
 
 

@@ -16,6 +16,7 @@ from .clocks import clock_skew, corrected_clocks
 from .data import unequal_data
 from .device_errors import device_errors
 from .devices import clock_throttle
+from .differing import differing_operations
 from .ended import ends
 from .experts import popular_experts
 from .host import host_stalls, unrecorded_delays
@@ -31,6 +32,7 @@ from .pauses import pauses
 from .placement import topology_violations
 from .ports import network_ports
 from .recomputation import recomputation
+from .several_devices import several_devices
 from .slow_ports import slow_ports
 from .stages import bubble, stage_imbalances
 from .starved import crowded_hosts
@@ -43,6 +45,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     ends,
     crowded_hosts,
     device_errors,
+    differing_operations,
     clock_skew,
     corrected_clocks,
     straggler_ranks,
@@ -71,5 +74,6 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     memory_growth,
     missing,
     missing_device_activity,
+    several_devices,
     host_only_findings,
 )

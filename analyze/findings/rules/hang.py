@@ -16,6 +16,7 @@ from ...account.hangs.ended import (
     waited_until_ns,
 )
 from ...account.hangs.hang import WaitGraph, wait_graph
+from ...account.hangs.mismatch import Mismatch, mismatches
 from ...account.hangs.stacks import stack_messages
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Finding
@@ -60,12 +61,15 @@ def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[F
     """
     if trace.frame("progress").empty:
         return
-    yield from _findings(trace, step_time_ns)
-    yield from ended_mismatch_findings(trace)
+    ended = mismatches(trace, ended=True)
+    yield from _findings(trace, step_time_ns, ended)
+    yield from ended_mismatch_findings(trace, ended)
 
 
-def _findings(trace: Trace, step_time_ns: float | None) -> Iterator[Finding]:
-    different = (*mismatch_findings(trace), *unequal_transfer_findings(trace))
+def _findings(
+    trace: Trace, step_time_ns: float | None, ended: Sequence[Mismatch]
+) -> Iterator[Finding]:
+    different = (*mismatch_findings(trace, ended), *unequal_transfer_findings(trace))
     yield from different
     if different:
         # Who waits, or whose socket broke, is a victim of it.

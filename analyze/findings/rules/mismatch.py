@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from meshscope.probe.schema.terms import FindingKind, Severity
@@ -14,7 +14,7 @@ from ...tables.trace import Trace
 from ...wording.message import Message, message
 from .standstill_words import SHOWN, group_message, where_of
 
-_REMEDIES = {
+REMEDIES = {
     "kind": message("mismatch.remedy_kind"),
     "size": message("mismatch.remedy_size"),
     "dtype": message("mismatch.remedy_dtype"),
@@ -25,19 +25,24 @@ _REMEDIES = {
 }
 
 
-def mismatch_findings(trace: Trace) -> Iterator[Finding]:
-    """Yield a finding for the first mismatch of each group; where ranks differ, nobody is a victim's cause."""
-    before = {one.group_id for one in mismatches(trace, ended=True)}
+def mismatch_findings(trace: Trace, ended: Sequence[Mismatch]) -> Iterator[Finding]:
+    """Yield a finding for the first mismatch of each group; where ranks differ, nobody is a victim's cause.
+
+    Args:
+        trace: The capture.
+        ended: Those that ended all the same: up to one of these the members did not agree.
+    """
+    before = {one.group_id for one in ended}
     for found in mismatches(trace)[:SHOWN]:
-        yield _finding(trace, found, is_first=found.group_id not in before)
+        yield _finding(trace, found, is_first=found.is_first and found.group_id not in before)
 
 
-def ended_mismatch_findings(trace: Trace) -> Iterator[Finding]:
+def ended_mismatch_findings(trace: Trace, ended: Sequence[Mismatch]) -> Iterator[Finding]:
     """Yield a finding for the first mismatch of each group that ended on all members all the same.
 
     The library went on, with data that is wrong or still under way: what stands later may stand for it.
     """
-    for found in mismatches(trace, ended=True)[:SHOWN]:
+    for found in ended[:SHOWN]:
         finding = _finding(trace, found, is_first=True)
         yield replace(
             finding,
@@ -62,7 +67,7 @@ def _finding(trace: Trace, found: Mismatch, *, is_first: bool) -> Finding:
         removal_gain_frac=None,
         confidence=0.95 if found.usual_ranks else 0.7,
         evidence=tuple(_evidence(trace, found, is_first=is_first)),
-        remedy=_REMEDIES[found.what],
+        remedy=REMEDIES[found.what],
         cause=f"mismatch_{found.what}",
     )
 
@@ -97,14 +102,14 @@ def _claim(trace: Trace, found: Mismatch) -> Message:
     return message(
         "mismatch.claim",
         ranks=ranks,
-        own=_differing(found.what, first),
-        usual=_differing(found.what, found.usual),
+        own=differing_message(found.what, first),
+        usual=differing_message(found.what, found.usual),
         seq=seq,
         group=group,
     )
 
 
-def _differing(what: str, issue: Issue) -> Message:
+def differing_message(what: str, issue: Issue) -> Message:
     """Return an operation by its kind, and by its size or its type where members differ in that."""
     if what == "size" and issue.size_bytes <= 0:
         return message("mismatch.kind_counted", kind=issue.kind, elements=issue.elements)

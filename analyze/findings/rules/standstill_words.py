@@ -23,25 +23,27 @@ SHOWN = 4
 
 
 def waited_for(trace: Trace, graph: WaitGraph, ranks: tuple[int, ...]) -> Iterator[Message]:
-    """Yield where others waited for each of the first few ranks."""
+    """Yield where others waited for ranks, one sentence for all that are alike, of the first few."""
     progress = trace.frame("progress").astype({"group_id": str})
     issued = progress.set_index(["group_id", "rank"])["issued_seq"].dropna().to_dict()
-    for rank in ranks[:SHOWN]:
-        lacking = [o for o in graph.operations if rank in (*o.absent, *o.uncaptured)]
-        # The operation that most ranks wait in says most; of equals the oldest.
-        worst = min(lacking, key=lambda o: (-len(o.since_ns), min(o.since_ns.values())))
+    # The operation that most ranks wait in says most; of equals the oldest.
+    by_weight = sorted(graph.operations, key=lambda o: (-len(o.since_ns), min(o.since_ns.values())))
+    lacking = [(o, frozenset((*o.absent, *o.uncaptured))) for o in by_weight]
+    alike: dict[tuple[int, int | None], list[int]] = {}
+    for rank in ranks:
+        at = next(at for at, (_, missing) in enumerate(lacking) if rank in missing)
+        worst = by_weight[at]
         known = issued.get((worst.key[0], rank)) if worst.key[2] < 0 else None
-        waiting, operation = sorted(worst.since_ns), operation_message(trace, worst)
-        if known is None or known <= 0:
-            yield message("hang.waited_for", waiting=waiting, absent=[rank], operation=operation)
-            continue
-        yield message(
-            "hang.waited_for_after",
-            waiting=waiting,
-            absent=[rank],
-            operation=operation,
-            last=int(known),
-        )
+        last = int(known) if known is not None and known > 0 else None
+        alike.setdefault((at, last), []).append(rank)
+    for (at, last), absent in list(alike.items())[:SHOWN]:
+        waiting = sorted(by_weight[at].since_ns)
+        operation = operation_message(trace, by_weight[at])
+        place = {"waiting": waiting, "absent": absent, "operation": operation}
+        if last is None:
+            yield message("hang.waited_for", **place)
+        else:
+            yield message("hang.waited_for_after", **place, last=last)
 
 
 def device_faults_of(trace: Trace, ranks: tuple[int, ...]) -> Iterator[Message]:

@@ -1,6 +1,7 @@
 """What a file says of a model and of the settings of its training, by our names.
 
-The file holds names and values as frameworks write them: JSON, flat YAML, or what Megatron prints at its start.
+The file holds names and values as frameworks write them: JSON, flat YAML, what Megatron prints at its start, or
+the script that starts it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from meshscope.probe.schema.model.megatron import fields_of_megatron
 from ...tables.toml_file import read_bounded, read_toml, table_of
 from ...wording.limits import Limit
 from ...wording.message import message
+from .launch_script import arguments_of_script
 from .megatron_settings import check_arguments, settings_of_megatron
 from .settings import SETTINGS
 
@@ -44,6 +46,9 @@ def read_arguments(path: Path) -> dict[str, object]:
     printed = [match for line in lines if (match := _PRINTED.match(line))]
     if printed:
         return {match[1]: read_scalar(match[2]) for match in printed}
+    script = arguments_of_script(text)
+    if script is not None:
+        return {k: read_scalar(v) if isinstance(v, str) else v for k, v in script.items()}
     found = {
         match[2].replace("-", "_"): read_scalar(match[3] or "")
         for line in lines

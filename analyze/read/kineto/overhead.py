@@ -53,6 +53,6 @@ def several_devices(roles: RoledEvents) -> Iterator[Limit]:
         busy[number] = total_length(union(pair(own.start, own.time.end)))
     if len(busy) < 2:
         return
-    least, most = min(busy, key=lambda one: busy[one]), max(busy, key=lambda one: busy[one])
+    least, *_, most = sorted(busy, key=lambda one: busy[one])
     ends = {"least_ns": busy[least], "most": most, "most_ns": busy[most]}
     yield message("doubt.several_devices", devices=len(busy), least=least, **ends)

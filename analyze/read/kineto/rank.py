@@ -31,6 +31,7 @@ from .roles import RoleCollector
 from .rows import name_table, span_table, step_table, write_rank_tables
 from .side_streams import separated, unknown_notes
 from .stream import CHUNK_BYTES, EventStream
+from .units import refuse_other_unit
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _MOST_RANKS = 1 << 20
@@ -106,6 +107,7 @@ def read_rank_file(
             raise _without_events(roles, notes, file.label)
         roles, far = without_far_events(roles, file.label)
         notes += far
+        refuse_other_unit(roles, file.label)
         _refuse_merged(roles, file.label)
         info = header.distributed_info or DistributedInfo()
         rank = _rank(info, file.name, default_rank, notes)
@@ -194,7 +196,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
 def _without_events(roles: RoledEvents, notes: list[Limit], where: str) -> TraceFormatError:
     """Return why a file is refused of which nothing is used; that of another tool has events, but no categories."""
     remedy = message("advice.let_profiler_finish")
-    if roles.unplaced:
+    if roles.unplaced or roles.unknown:
         remedy = message("convert.xplane")
     return TraceFormatError(
         message("refused.several", items=[message("refused.no_profiler_events"), *notes]),

@@ -261,6 +261,13 @@ class JsonEvents(Generic[_Item]):
             torn: The start of an event that does not end.
             behind: What was read behind the events, None where they do not end.
         """
+        self._finish_header(source, before, torn, behind)
+        if source.is_followed:
+            self.losses.append(message("missing.second_document"))
+
+    def _finish_header(
+        self, source: ByteSource, before: bytes, torn: bytes, behind: bytes | None
+    ) -> None:
         if self._damage is not None:
             if self._damaged > max(self._count, 1) * _MOST_DAMAGED_FRAC:
                 raise self._damage

@@ -281,13 +281,16 @@ class _Devices:
         cls, segments: Sequence[Mapping[str, Any]], traces: Sequence[Sequence[Any]]
     ) -> _Devices | None:
         reserved: dict[int, int] = {}
+        allocated: dict[int, int] = {}
         for one in segments:
             device = to_int(one.get("device", 0), 0, bits=32)
             reserved[device] = reserved.get(device, 0) + to_size(one.get("total_size"))
+            used_bytes = to_size(one.get("allocated_size"))
+            allocated[device] = allocated.get(device, 0) + used_bytes
         used = set(reserved) | {device for device, trace in enumerate(traces) if trace}
         if not used:
             return None
-        most = max(sorted(used), key=lambda device: reserved.get(device, 0))
+        most = max(sorted(used), key=lambda one: (reserved.get(one, 0), allocated.get(one, 0)))
         notes: list[Limit] = []
         if len(used) > 1:
             notes.append(message("scope.one_device", devices=sorted(used), shown=most))

@@ -103,7 +103,7 @@ def import_nsight(path: Path, files: Sequence[InputFile], *, limits: Sequence[Li
         tables=_tables(ranks, communication),
         limits=(*limits, *notes, *_limits(ranks, world_size)),
         origin="nsight",
-        clocks={r.rank: f"{r.host} ({r.label})" for r in ranks},
+        clocks={r.rank: r.host if r.host == r.label else f"{r.host} ({r.label})" for r in ranks},
     )
 
 

@@ -18,6 +18,7 @@ from ..kineto.communication import IssueContext, RankCommunication, rank_communi
 from ..kineto.device_windows import until_device_is_done
 from ..kineto.event_columns import CATEGORIES, Events, IntArray, RoledEvents, SpilledEvents
 from ..kineto.events import DistributedInfo, EventArgs
+from ..kineto.overhead import several_devices
 from ..kineto.rows import (
     annotation_table,
     kernel_table,
@@ -32,6 +33,8 @@ from .nccl import Membership, kernel_arguments
 from .ranges import NamedSpans, NvtxEvents, Ranges, innermost, nvtx_spans, nvtx_steps, operators
 
 _COMMUNICATION = CATEGORIES.index(KernelCategory.COMMUNICATION)
+_LAUNCH = "Launch"
+"""In the names of calls that launch kernels."""
 _NO_THREAD = -1
 _WHOLE_CAPTURE = 0
 
@@ -72,7 +75,7 @@ def process_tables(events: ProcessEvents, rank: int, base_ns: int) -> ProcessTab
     launched = links.launch - base_ns
     steps, unused = nvtx_steps(events.nvtx, events.ranges)
     notes: list[Limit] = [] if steps else [message("scope.no_step_range")]
-    steps = _moved(steps, base_ns) if steps else _whole_capture(roles, links)
+    steps = _moved(steps, base_ns) if steps else _whole_capture(roles, links, host)
     roles.communication.update(_communication(events, roles, launched, thread))
     issued = IssueContext.of(roles, links, steps)
     communication = rank_communication(rank, DistributedInfo(), roles, issued)
@@ -97,7 +100,7 @@ def process_tables(events: ProcessEvents, rank: int, base_ns: int) -> ProcessTab
             "span": _span_table(rank, spans, steps, base_ns),
         },
         communication=_untyped(communication),
-        notes=[*notes, *_notes(roles, links, unused)],
+        notes=[*notes, *_notes(roles, links, unused, host.calls)],
     )
 
 
@@ -230,10 +233,14 @@ def _moved(steps: StepWindows, base_ns: int) -> StepWindows:
     )
 
 
-def _whole_capture(roles: RoledEvents, links: DeviceLinks) -> StepWindows:
-    """Return one window over the work of the device and its launches, else over all ranges."""
-    device, notes = roles.device, roles.host_note
-    start, end = (links.launch, device.time.end) if len(device) else (notes.start, notes.time.end)
+def _whole_capture(roles: RoledEvents, links: DeviceLinks, host: _HostEvents) -> StepWindows:
+    """Return one window over the work of the device and its launches, else over all that the host did."""
+    if len(roles.device):
+        start, end = links.launch, roles.device.time.end
+    else:
+        parts = (roles.host_note, host.operators, host.calls)
+        start = np.concatenate([part.start for part in parts])
+        end = np.concatenate([part.time.end for part in parts])
     first, last = (np.array([bound], dtype=np.int64) for bound in (start.min(), end.max()))
     return StepWindows(np.array([_WHOLE_CAPTURE]), first, last, is_whole_file=True)
 
@@ -255,13 +262,17 @@ def _span_table(rank: int, spans: list[NamedSpans], steps: StepWindows, base_ns:
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
 
-def _notes(roles: RoledEvents, links: DeviceLinks, unused: int) -> list[Limit]:
+def _notes(roles: RoledEvents, links: DeviceLinks, unused: int, calls: Events) -> list[Limit]:
     device = roles.device
     notes: list[Limit] = []
     if unused:
         notes.append(message("missing.ranges_as_steps", count=unused))
-    if not len(device):
+    launches = 0 if len(device) else sum(_LAUNCH in roles.names[c] for c in calls.name.tolist())
+    if launches:
+        notes.append(message("missing.device_activity", launches=launches))
+    elif not len(device):
         notes.append(message("missing.device_events"))
+    notes += several_devices(roles)
     unlinked = int((~links.is_linked).sum())
     if unlinked:
         notes.append(message("missing.launches", unlinked=unlinked, events=len(device)))

@@ -234,3 +234,31 @@ def test_a_gzip_bomb_is_refused(tmp_path, kind, monkeypatch):
     (tmp_path / "rank0").write_bytes(gzip.compress(start + b" " * (8 << 20)))
     with pytest.raises(TraceFormatError, match=r"200 times|larger than"):
         import_trace(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[2024-05-01 10:00:00] iteration 10/500\n", "text, such as a log"),
+        ("[rank 0] hello\n", "text, such as a log"),
+        ("[ 12.3] NVRM: Xid 79\n", "text, such as a log"),
+        ("[1, 2, 3]", "JSON without events"),
+        ('[\n {"a": 1}]', "JSON without events"),
+        ("[]", "JSON without events"),
+    ],
+)
+def test_lines_in_brackets_are_no_json(tmp_path, text, what):
+    """Fails when a log whose lines begin with a bracket is called JSON."""
+    path = tmp_path / "train.log"
+    path.write_text(text)
+    with pytest.raises(TraceFormatError, match=what):
+        import_trace(path)
+
+
+def test_a_trace_of_a_browser_is_not_to_be_recorded_again(tmp_path):
+    """Fails when a file of another tool, which is whole, is said to be unfinished."""
+    path = tmp_path / "trace.json"
+    event = {"cat": "devtools.timeline", "name": "RunTask", "ph": "X", "ts": 1, "dur": 2}
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    with pytest.raises(TraceFormatError, match=r"record with torch\.profiler"):
+        import_trace(path)

@@ -298,3 +298,33 @@ def test_a_rank_with_fewer_batches_ended_in_order():
     assert (finding.kind, finding.cause, finding.where["ranks"]) == ("hang", "fewer_batches", [2])
     assert "Join" in str(finding.remedy)
     assert "sampler" in str(finding.remedy)
+
+
+def stepped(tails, *, ended, shift=0):
+    """Return a job of steps of two operations in which rank 2 differs in one that ended, and in one that is open."""
+    trace = broken_off(tails)
+    rows = trace.tables["collective"].to_pylist()
+    for row in rows:
+        row["step"] = row["seq"] // 2
+        if row["rank"] == 2 and row["seq"] == ended:
+            row["size_bytes"] *= 2
+        if row["rank"] == 2 and row["seq"] > ended:
+            row["seq"] += shift
+    others = {name: trace.tables[name].to_pylist() for name in ("group", "progress")}
+    return trace_of(ranks=tuple(tails), collective=rows, **others)
+
+
+TAILS = {rank: [("all_reduce", 8000, "float32") if rank == 2 else USUAL] for rank in range(4)}
+
+
+def test_what_ended_before_does_not_hide_where_the_job_stands():
+    """Fails when the first victim of a mismatch is named, because members had differed before in vain."""
+    (found,) = mismatches(stepped(TAILS, ended=9))
+    assert (found.seq, list(found.different), found.is_first) == (28, [2], False)
+    (finding,) = hang_findings(stepped(TAILS, ended=9))
+    assert "mismatch.agreed" not in {line.code for line in finding.evidence}
+
+
+def test_a_count_that_went_astray_names_nobody():
+    """Fails when a rank whose numbers are shifted is said to have issued something else."""
+    assert mismatches(stepped(TAILS, ended=9, shift=1)) == []

@@ -48,3 +48,12 @@ def test_devices_of_one_process_are_told_apart(tmp_path):
         event["args"]["device"] = 1
     said = load(tmp_path, events)[1]
     assert "2 devices in one process count as one: device 1 worked 25.0 ms, device 0 100 ms" in said
+
+
+def test_two_devices_that_are_equally_busy_are_both_named(tmp_path):
+    """Fails when one of two devices is named twice, and the other one not."""
+    events = steps()
+    for number in range(5):
+        events.append(kernel("gemm", number * LENGTH + 50, 20_000, number + 1, device=1))
+    said = load(tmp_path, events)[1]
+    assert "device 0 worked 100 ms, device 1 100 ms" in said

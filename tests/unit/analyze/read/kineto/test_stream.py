@@ -232,8 +232,14 @@ def test_damage_inside_a_stream_is_refused():
     packed[-6] ^= 1
     with pytest.raises(TraceFormatError, match="damaged"):
         read(bytes(packed))
-    with pytest.raises(TraceFormatError, match="damaged"):
-        read(gzip.compress(text_of("plain")) + b"more")
+
+
+@pytest.mark.parametrize("rest", [b"more", b"\0\0more", b"\x1fmore"])
+def test_what_follows_the_end_of_a_whole_stream_is_left_out(rest):
+    """Fails when a file whose checksum is right is refused, though gunzip reads it, or nothing is said of the rest."""
+    found = read(gzip.compress(text_of("plain")) + rest)
+    assert found.tables["kernel"].num_rows == COUNT
+    assert "missing.second_document" in codes(found.notes)
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 10, 1 << 20])

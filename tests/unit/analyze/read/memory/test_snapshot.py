@@ -151,6 +151,14 @@ def test_the_fullest_device_is_reported_and_the_others_are_named(tmp_path):
     assert said(trace, "scope.one_device") == {"devices": [0, 1], "shown": 1}
 
 
+def test_of_devices_that_reserved_as_much_the_one_that_allocated_most_is_reported(tmp_path):
+    """Fails when the emptier of two devices is called the fullest."""
+    segments = [segment(block(0, 5), total=80), segment(block(0, 70), total=80, device=1)]
+    segments[0]["allocated_size"], segments[1]["allocated_size"] = 5, 70
+    trace = import_trace(write(tmp_path / "rank0.pickle", segments, [], []))
+    assert said(trace, "scope.one_device") == {"devices": [0, 1], "shown": 1}
+
+
 def test_a_snapshot_as_json(tmp_path):
     """Snapshots that were converted for a viewer would be refused."""
     text = json.dumps({"segments": AT_END, "device_traces": [HISTORY]})

@@ -400,3 +400,21 @@ def test_an_impossible_kernel_is_left_out(tmp_path, end):
     trace = read(tmp_path, export)
     assert named(trace, "kernel")["name"].tolist() == ["gemm", "gemm"]
     assert mentions(trace, "1 event left out", "far")
+
+
+def test_calls_without_kernels_and_ranges_are_read(tmp_path):
+    """Fails when a capture of the host's calls alone ends in a traceback."""
+    export = Export()
+    for number in range(9):
+        export.call("cudaLaunchKernel_v7000", number * 1000, number * 1000 + 50, correlation=number)
+    trace = read(tmp_path, export)
+    assert trace.frame("step")["dur_ns"].tolist() == [8050]
+    assert mentions(trace, "9 launches")
+
+
+def test_two_devices_of_one_process_are_named(tmp_path):
+    """Fails when the work of two devices is taken for that of one, and nothing says so."""
+    export = Export()
+    for device in (0, 1):
+        export.kernel("gemm", 1000, 1000 + 500 * (device + 1), launch=900, deviceId=device)
+    assert mentions(read(tmp_path, export), "2 devices in one process")

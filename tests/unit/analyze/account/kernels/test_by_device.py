@@ -1,0 +1,46 @@
+"""Processes with several devices: each device has shares of its own, and one device needs none."""
+
+from tests.kineto_files import kernel, launched, step, write
+
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.account.kernels.by_device import use_by_device
+from meshscope.analyze.align.steps.windows import step_windows
+
+LENGTH = 10_000
+
+
+def trace_of_two(tmp_path, *, second=True):
+    """Return four steps in which device 0 works 60 % and device 1, inside of that, 20 %, half of it NCCL."""
+    events = []
+    for number in range(4):
+        at = number * LENGTH
+        events += [step(number, at, LENGTH), *launched("gemm", at + 5, at + 1000, 6000, number + 1)]
+        if second:
+            events.append(kernel("gemm", at + 2000, 1000, 100 + number, device=1))
+            events.append(
+                kernel("ncclDevKernel_Broadcast", at + 4000, 1000, 200 + number, device=1)
+            )
+    return load_trace(write(tmp_path / "rank0.json", events))
+
+
+def test_each_device_has_its_own_shares(tmp_path):
+    """Fails when the idle time of a device is hidden by the work of another one."""
+    trace = trace_of_two(tmp_path)
+    found = use_by_device(trace, step_windows(trace))
+    shares = [(one.device, *(round(share, 2) for share in one[2:])) for one in found]
+    assert shares == [(0, 0.6, 0.0, 0.4), (1, 0.1, 0.1, 0.8)]
+
+
+def test_devices_that_work_unequally_are_a_warning(tmp_path):
+    """Fails when a second device that idles is mentioned among the limits only."""
+    (found,) = [
+        one for one in diagnose(trace_of_two(tmp_path)).findings if one.cause == "several_devices"
+    ]
+    assert (found.severity, found.where["rank"]) == ("warning", 0)
+    assert "device 0 works 60.0 % of the step, device 1 20.0 %" in str(found.claim)
+
+
+def test_one_device_gives_none(tmp_path):
+    """Fails when a usual process gets a finding about its devices."""
+    trace = trace_of_two(tmp_path, second=False)
+    assert use_by_device(trace, step_windows(trace)) == []

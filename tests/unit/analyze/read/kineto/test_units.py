@@ -1,0 +1,56 @@
+"""Files of which all times are in nanoseconds or milliseconds: refused, for no launch takes so long or so short."""
+
+import pytest
+from tests.kineto_files import launched, operator, write
+
+from meshscope.analyze.read import import_trace
+from meshscope.probe.schema.errors import TraceFormatError
+
+
+def events(scale, *, count=300, kernel_us=1.25, launch_us=2.5):
+    """Return launches with their kernels, every tenth of which is short, in microseconds times a scale."""
+    found = []
+    for place in range(count):
+        at = place * 100
+        dur = kernel_us if place % 10 == 0 else 60.5 + kernel_us
+        own = [operator("aten::mm", at + 5, 9), *launched("gemm", at + 10, at + 20, dur, place + 1)]
+        own[1]["dur"] = launch_us + place % 3
+        found += [{**one, "ts": one["ts"] * scale, "dur": one["dur"] * scale} for one in own]
+    return found
+
+
+@pytest.mark.parametrize("scale", [1000, 1e-3])
+def test_other_units_are_refused(tmp_path, scale):
+    """Fails when 2 s are reported as half an hour, with rates of a thousandth, without a word."""
+    with pytest.raises(TraceFormatError, match="times are not in microseconds"):
+        import_trace(write(tmp_path / "rank0.json", events(scale)))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"scale": 1},
+        {"scale": 1000, "count": 150},
+        {"scale": 1, "kernel_us": 900.5},
+        {"scale": 1, "launch_us": 900.5},
+        {"scale": 1, "kernel_us": 0.05},
+    ],
+    ids=["usual", "few", "long kernels", "slow calls", "one tiny kernel"],
+)
+def test_what_physics_allows_is_read(tmp_path, how):
+    """Fails when a program of large kernels, or of slow calls, is called a file of another unit."""
+    assert len(import_trace(write(tmp_path / "rank0.json", events(**how))).frame("kernel"))
+
+
+def test_whole_microseconds_of_old_profilers_are_read(tmp_path):
+    """Fails when lengths that were rounded down to nothing are taken for another unit."""
+    found = events(1)
+    for event in found:
+        event["ts"], event["dur"] = int(event["ts"]), int(event["dur"]) // 4
+    assert len(import_trace(write(tmp_path / "rank0.json", found)).frame("kernel"))
+
+
+def test_a_trace_of_the_host_alone_is_read(tmp_path):
+    """Fails when a trace without kernels is judged by launches that it has not."""
+    found = [event for event in events(1000) if event["cat"] == "cpu_op"]
+    assert len(import_trace(write(tmp_path / "rank0.json", found)).frame("op"))
