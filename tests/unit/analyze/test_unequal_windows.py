@@ -33,7 +33,8 @@ def test_a_class_takes_no_longer_than_on_any_rank():
 def test_whose_mean_it_is_is_said():
     """Fails when a total that is not the step time stands without a word."""
     assert any(
-        "A step of a rank takes 80.0 ms on average" in limit for limit in texts(diagnose(unequal()).limits)
+        "A step of a rank takes 80.0 ms on average" in limit
+        for limit in texts(diagnose(unequal()).limits)
     )
 
 
