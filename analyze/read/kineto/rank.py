@@ -17,7 +17,7 @@ from ...wording.limits import Limit
 from ...wording.message import message
 from ..files import InputFile
 from ..reading import OnBytes, ignore_bytes
-from .columns import DeviceLinks, StepWindows, device_links, step_windows
+from .columns import DeviceLinks, StepWindows, device_links, repeated_marks, step_windows
 from .communication import IssueContext, RankCommunication, rank_communication
 from .cut_files import whole_steps
 from .device_windows import first_step_work, until_device_is_done
@@ -285,6 +285,9 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: 
         notes.append(message("scope.whole_file"))
     elif steps.found_by is not None:
         notes.append(steps.found_by)
+    repeated = repeated_marks(roles, steps)
+    if repeated:
+        notes.append(message("missing.repeated_steps", count=repeated))
     notes += [*overhead_notes(roles, steps), *several_devices(roles)]
     notes += _category_notes(roles)
     unlinked = int((~links.is_linked).sum())
