@@ -26,6 +26,7 @@ from .events import DistributedInfo, KinetoHeader, to_int
 from .far_events import without_far_events
 from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
+from .launch_delays import clock_notes
 from .overhead import overhead_notes, several_devices, with_overhead_notes
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table, write_rank_tables
@@ -285,6 +286,7 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: 
         notes.append(message("scope.whole_file"))
     elif steps.found_by is not None:
         notes.append(steps.found_by)
+    notes += clock_notes(roles, links)
     repeated = repeated_marks(roles, steps)
     if repeated:
         notes.append(message("missing.repeated_steps", count=repeated))
