@@ -194,7 +194,7 @@ def _grouped(rows: pd.DataFrame) -> Iterator[Differing]:
     for name in _COMPARED:
         value = value.mask(known["what"] == name, known[name])
     known = known.assign(value=value)[value.notna()]
-    alike = known.groupby(["op", "value"])["rank"].transform("size")
+    alike = known.groupby(["op", "value"], sort=False)["rank"].transform("size")
     most = alike.groupby(known["op"]).transform("max")
     # Where as many did the one as the other, nobody can say who was right.
     is_most = alike == most

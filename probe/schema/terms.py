@@ -202,6 +202,7 @@ class FindingKind(StrEnum):
     CRASH = "crash"
     JOB_ENDED = "job_ended"
     MISMATCH = "mismatch"
+    MEMORY_COPY = "memory_copy"
     TOPOLOGY_VIOLATION = "topology_violation"
     CLOCK_SKEW = "clock_skew"
     MISSING_DATA = "missing_data"

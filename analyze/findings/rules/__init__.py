@@ -26,6 +26,7 @@ from .jitter import jitter
 from .link_rates import slow_rates
 from .links import exposed_communication, slow_links
 from .memory import memory
+from .memory_copies import memory_copies
 from .memory_growth import memory_growth
 from .other_ranks import other_slow_ranks
 from .pauses import pauses
@@ -70,6 +71,7 @@ RULES: tuple[Callable[[Account], Iterator[Finding]], ...] = (
     unrecorded_delays,
     unrecorded_time,
     idle_devices,
+    memory_copies,
     memory,
     memory_growth,
     missing,

@@ -210,6 +210,19 @@ def step_windows(roles: RoledEvents) -> StepWindows:
     return StepWindows(np.array([_WHOLE_FILE_STEP]), start, end, is_whole_file=True)
 
 
+def repeated_marks(roles: RoledEvents, steps: StepWindows) -> int:
+    """Return how many marks have the number of a step at another time, which no table can tell from it."""
+    number_of = {code: int(match[1]) for code, match in roles.names_like(_STEP_NAME).items()}
+    marks = roles.host_note.named(number_of)
+    if not len(marks) or steps.is_whole_file or steps.found_by is not None:
+        return 0
+    number = np.array([number_of[code] for code in marks.name.tolist()], dtype=np.int64)
+    order = np.argsort(steps.number)
+    at = order[np.searchsorted(steps.number, number, sorter=order).clip(max=len(order) - 1)]
+    apart = (marks.start >= steps.end[at]) | (marks.time.end <= steps.start[at])
+    return int((apart & (steps.number[at] == number)).sum())
+
+
 def _device_steps(marks: Events, number_of: dict[int, int]) -> StepWindows | None:
     """Return the steps by their marks on the device, of files without the host; None without any.
 

@@ -17,7 +17,7 @@ from ...wording.limits import Limit
 from ...wording.message import message
 from ..files import InputFile
 from ..reading import OnBytes, ignore_bytes
-from .columns import DeviceLinks, StepWindows, device_links, step_windows
+from .columns import DeviceLinks, StepWindows, device_links, repeated_marks, step_windows
 from .communication import IssueContext, RankCommunication, rank_communication
 from .cut_files import whole_steps
 from .device_windows import first_step_work, until_device_is_done
@@ -26,6 +26,7 @@ from .events import DistributedInfo, KinetoHeader, to_int
 from .far_events import without_far_events
 from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
+from .launch_delays import clock_notes
 from .overhead import overhead_notes, several_devices, with_overhead_notes
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table, write_rank_tables
@@ -285,6 +286,10 @@ def _notes(roles: RoledEvents, links: DeviceLinks, steps: StepWindows, on_host: 
         notes.append(message("scope.whole_file"))
     elif steps.found_by is not None:
         notes.append(steps.found_by)
+    notes += clock_notes(roles, links)
+    repeated = repeated_marks(roles, steps)
+    if repeated:
+        notes.append(message("missing.repeated_steps", count=repeated))
     notes += [*overhead_notes(roles, steps), *several_devices(roles)]
     notes += _category_notes(roles)
     unlinked = int((~links.is_linked).sum())

@@ -165,3 +165,14 @@ def test_what_is_still_open_belongs_to_the_rule_of_hangs():
         progress=trace.tables["progress"].to_pylist(),
     )
     assert differing_collectives(open_ones) == ([], [])
+
+
+def test_what_differs_in_several_things_is_told_for_each():
+    """Fails when names and sizes cannot be compared side by side, or one difference hides the other."""
+    first, second = (
+        on(2, (1, 3), 0, ("reduce", 4000, "float32")),
+        on(1, (2,), 2, ("all_gather", 8, "int64")),
+    )
+    found, _ = differing_collectives(job(lambda *issued: second(*issued[:2], first(*issued))))
+    told = {(one.what, *one.different): one.operations for one in found}
+    assert told == {("kind", 2): 2, ("size", 1): 1}

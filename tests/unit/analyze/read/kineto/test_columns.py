@@ -1,8 +1,11 @@
-"""Which call launched which device activity."""
+"""Which call launched which device activity, and which marks are the steps."""
 
 import numpy as np
 import pytest
+from tests.kineto_files import launched, step, write
+from tests.texts import texts
 
+from meshscope.analyze.read import import_trace
 from meshscope.analyze.read.kineto.columns import launching_call
 from meshscope.analyze.read.kineto.event_columns import Events
 
@@ -28,3 +31,20 @@ def events(*rows):
 def test_of_calls_with_one_number_it_is_the_last_before(calls, device, expected):
     """Fails when a file put together from several says that its kernels waited since the first launch."""
     assert launching_call(events(*device), events(*calls)).tolist() == expected
+
+
+def test_marks_with_the_number_of_another_step_are_counted(tmp_path):
+    """Fails when four of five steps vanish without a word, because all are called alike."""
+    found = []
+    for number in range(5):
+        at = number * 1000
+        found += [step(10, at, 1000), *launched("gemm", at + 5, at + 50, 500, number + 1)]
+    said = " ".join(texts(import_trace(write(tmp_path / "rank0.json", found)).limits))
+    assert "4 step marks with the number of another step left out" in said
+
+
+def test_one_mark_that_is_written_twice_is_no_other_step(tmp_path):
+    """Fails when a mark of two categories is counted as work that is left out."""
+    found = [step(10, 0, 1000), step(10, 0, 990), *launched("gemm", 5, 50, 500, 1)]
+    said = " ".join(texts(import_trace(write(tmp_path / "rank0.json", found)).limits))
+    assert "number of another step" not in said
