@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,7 +143,7 @@ def read_folder(
         RunDirectoryError: A table cannot be read.
     """
     listed = read_list(folder).tables
-    held, stored = {}, {}
+    held, stored, again = {}, {}, {}
     for name, spec in TABLES.items():
         files = [
             file
@@ -156,11 +157,14 @@ def read_folder(
             ranks=None if only is None else frozenset(only),
             steps=steps if name in COUNTED else None,
         )
-        held[name] = read_tables(spec, [file.path for file in files], wanted)
+        read = partial(read_tables, spec, [file.path for file in files], wanted)
+        held[name] = read()
+        if name in COUNTED and name in listed and not without:
+            again[name] = read
         if without and "rank" in held[name].column_names:
             is_left_out = pc.is_in(held[name]["rank"], value_set=pa.array(sorted(without)))
             held[name] = held[name].filter(pc.invert(is_left_out))
-    return Tables(held, stored)
+    return Tables(held, stored, again)
 
 
 def _stored(

@@ -120,6 +120,7 @@ class Trace:
         if name not in self._frames:
             table = self.tables.get(name)
             self._frames[name] = _to_frame(TABLES[name].empty() if table is None else table)
+            self.let_go(name)
         return self._frames[name]
 
     def frame_of(self, name: str, ranks: Collection[int]) -> pd.DataFrame:
@@ -133,11 +134,15 @@ class Trace:
 
     def row_count(self, name: str) -> int:
         """Return how many rows a table has; nothing is read for it."""
-        stored = self.stored(name)
-        if stored is not None:
-            return stored.num_rows
+        if isinstance(self.tables, Tables):
+            return self.tables.row_count(name)
         table = self.tables.get(name)
         return 0 if table is None else int(table.num_rows)
+
+    def let_go(self, name: str) -> None:
+        """Hold no longer what a table takes in memory, where the file of it stays: its work is done for now."""
+        if isinstance(self.tables, Tables):
+            self.tables.let_go(name)
 
     def rank_table(self, name: str, rank: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of one rank as an Arrow table, all columns or those named.

@@ -104,8 +104,12 @@ class CommunicationEvents(NamedTuple):
 def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEvents:
     """Return the communication of the analysed steps, matched across ranks."""
     rows = communication_rows(trace, windows, "collective")
+    trace.let_go("collective")
     collectives = _match_collectives(rows, _clock_error_ns(trace, rows["rank"]))
-    p2p = _match_p2p(communication_rows(trace, windows, "p2p"))
+    rows = communication_rows(trace, windows, "p2p")
+    trace.let_go("p2p")
+    p2p = _match_p2p(rows)
+    del rows
     if len(p2p):
         p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
     frame = in_order_of_issue(collectives, p2p)

@@ -112,6 +112,7 @@ def sent_rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
         "size_bytes": _integers(table, "size_bytes"),
         "is_send": (name == "p2p") & _one_of(table, direction, (Direction.SEND.value,)),
     }
+    trace.let_go(name)
     return pd.DataFrame(columns, copy=False)
 
 
