@@ -8,7 +8,6 @@ correction of a clock, are kept beside it and applied to each rank as it is read
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -23,6 +22,7 @@ from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.tables import TABLES
 
 from ..wording.message import message
+from .one_piece import NUMBERS_AND_NAMES, UnreadableFileError, read_in_one_piece
 from .parquet_file import to_read, to_write
 
 STORED = ("kernel", "op", "runtime_call", "annotation", "python_call")
@@ -131,7 +131,7 @@ class Tables(Mapping[str, pa.Table]):
         if name in self._stored:
             return self._stored[name].num_rows
         if name in self._rows:
-            return self._rows[name]
+            return int(self._rows[name])
         held = self._held.get(name)
         return 0 if held is None else int(held.num_rows)
 
@@ -228,42 +228,13 @@ def read_tables(spec: TableSpec, files: Sequence[Path], wanted: Selection = ALL_
     """
     if not files:
         return spec.empty()
-    if len(files) == 1 or wanted != ALL_ROWS:
+    dtypes = {column.name: column.dtype for column in spec.columns}
+    if len(files) == 1 or wanted != ALL_ROWS or not NUMBERS_AND_NAMES.issuperset(dtypes.values()):
         return pa.concat_tables([_read(file, spec, wanted) for file in files]).unify_dictionaries()
-    return spec.conform(_column_by_column(files, spec))
-
-
-def _column_by_column(files: Sequence[Path], spec: TableSpec) -> pa.Table:
-    """Return the rows of several files, each column in one piece.
-
-    Memory that is given back in pieces holds no large array: an analysis of thousands of ranks then takes a
-    fifth more of it.
-
-    Raises:
-        RunDirectoryError: A file is missing or damaged.
-    """
-    with ExitStack() as opened:
-        parts = [(file, _opened(file, opened)) for file in files]
-        columns = {}
-        for name in spec.column_names():
-            pieces = []
-            for file, parquet in parts:
-                try:
-                    pieces.append(parquet.read(columns=[name]))
-                except (OSError, pa.ArrowException) as error:
-                    raise _damaged(file, error) from error
-            if any(piece.num_columns for piece in pieces):
-                whole = pa.concat_tables(pieces).unify_dictionaries().combine_chunks()
-                columns[name] = whole[name]
-                del pieces, whole
-    return pa.table(columns)
-
-
-def _opened(file: Path, stack: ExitStack) -> pq.ParquetFile:
     try:
-        return stack.enter_context(pq.ParquetFile(stack.enter_context(to_read(file))))
-    except (OSError, pa.ArrowException) as error:
-        raise _damaged(file, error) from error
+        return spec.conform(read_in_one_piece(files, dtypes))
+    except UnreadableFileError as error:
+        raise _damaged(error.file, error.reason) from error
 
 
 def _read(file: Path, spec: TableSpec, selection: Selection = ALL_ROWS) -> pa.Table:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, narrow
 from ...tables.numbering import numbered
 from ...tables.sorting import any_of_group, greatest_of_group, least_of_group, ranks_of_group
 from ...tables.trace import Trace
@@ -33,7 +33,7 @@ from ...wording.limits import Limit
 from ...wording.message import message
 from ..steps.windows import StepWindows
 from .missing_ranks import NO_RANK, NOBODY, ReplicaProxies, replica_proxies
-from .rows import communication_rows, in_order_of_issue, narrow, sorted_categories
+from .rows import communication_rows, in_order_of_issue, sorted_categories
 
 LEAST_LATE_NS = 100_000
 """How much later than the sender a receiver must come, to tell anything."""
