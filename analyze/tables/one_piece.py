@@ -111,11 +111,14 @@ class _Column:
         for chunk in values.chunks:
             place = slice(at, at + len(chunk))
             at += len(chunk)
-            if chunk.null_count:
-                self._mask()[place] = chunk.is_valid().to_numpy(zero_copy_only=False)
-            if chunk.null_count < len(chunk):
-                own = chunk.cast(self._kind)
-                self._values[place] = (own.fill_null(0) if own.null_count else own).to_numpy()
+            if chunk.null_count == len(chunk):
+                self._mask()[place] = False
+                continue
+            own = chunk.cast(self._kind)
+            if own.null_count:
+                self._mask()[place] = own.is_valid().to_numpy(zero_copy_only=False)
+                own = own.fill_null(0)
+            self._values[place] = own.to_numpy()
 
     def leave_out(self, at: int, rows: int) -> None:
         """Have the values of a file unknown that lacks the column."""
