@@ -153,6 +153,12 @@ class Tables(Mapping[str, pa.Table]):
         return found
 
 
+def let_go(tables: Mapping[str, pa.Table], name: str) -> None:
+    """Hold a table no longer, where its file stays: what is wanted of it was taken out."""
+    if isinstance(tables, Tables):
+        tables.let_go(name)
+
+
 def write_table(file: Path, name: str, parts: Iterable[pa.Table]) -> None:
     """Write one table as Parquet; of its parts one is in memory at a time.
 

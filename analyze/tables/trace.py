@@ -22,7 +22,7 @@ from meshscope.probe.schema.terms import Axis
 
 from ..wording.limits import Limit
 from .capabilities import CAPABILITIES, OWN, Capabilities
-from .stored_tables import RankChange, StoredTable, Tables
+from .stored_tables import RankChange, StoredTable, Tables, let_go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class Trace:
         if name not in self._frames:
             table = self.tables.get(name)
             self._frames[name] = _to_frame(TABLES[name].empty() if table is None else table)
-            self.let_go(name)
+            let_go(self.tables, name)
         return self._frames[name]
 
     def frame_of(self, name: str, ranks: Collection[int]) -> pd.DataFrame:
@@ -138,11 +138,6 @@ class Trace:
             return self.tables.row_count(name)
         table = self.tables.get(name)
         return 0 if table is None else int(table.num_rows)
-
-    def let_go(self, name: str) -> None:
-        """Hold no longer what a table takes in memory, where the file of it stays: its work is done for now."""
-        if isinstance(self.tables, Tables):
-            self.tables.let_go(name)
 
     def rank_table(self, name: str, rank: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of one rank as an Arrow table, all columns or those named.

@@ -28,6 +28,7 @@ import pandas as pd
 from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, narrow
 from ...tables.numbering import numbered
 from ...tables.sorting import any_of_group, greatest_of_group, least_of_group, ranks_of_group
+from ...tables.stored_tables import let_go
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
@@ -104,10 +105,10 @@ class CommunicationEvents(NamedTuple):
 def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEvents:
     """Return the communication of the analysed steps, matched across ranks."""
     rows = communication_rows(trace, windows, "collective")
-    trace.let_go("collective")
+    let_go(trace.tables, "collective")
     collectives = _match_collectives(rows, _clock_error_ns(trace, rows["rank"]))
     rows = communication_rows(trace, windows, "p2p")
-    trace.let_go("p2p")
+    let_go(trace.tables, "p2p")
     p2p = _match_p2p(rows)
     del rows
     if len(p2p):

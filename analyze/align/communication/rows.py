@@ -21,6 +21,7 @@ from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import WAIT_SOURCES, Direction, TimeSource
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, narrow
+from ...tables.stored_tables import let_go
 from ...tables.trace import Trace
 from ..steps.windows import WHOLE_CAPTURE, StepWindows
 
@@ -118,7 +119,7 @@ def sent_rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
         "size_bytes": _integers(table, "size_bytes"),
         "is_send": (name == "p2p") & _one_of(table, direction, (Direction.SEND.value,)),
     }
-    trace.let_go(name)
+    let_go(trace.tables, name)
     return pd.DataFrame(columns, copy=False)
 
 

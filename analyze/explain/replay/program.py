@@ -164,9 +164,7 @@ def build_program(
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
     queue, wire_of_event = transfers_in_turn(marks, frame, own_join)
     if len(queue.join):
-        # Not the other columns, which are large.
-        frame = frame.copy(deep=False)
-        frame["wire_ns"] = wire_of_event
+        frame = _with_wires(frame, wire_of_event)
     wire = np.nan_to_num(wire_of_event)[marks["event"].to_numpy()[waits]]
     begin = _begin_of_joins(marks, members, queue, joins)
     wire, offset = _fit_waits(marks, begin, waits, wire)
@@ -200,6 +198,13 @@ def build_program(
         events=frame,
         disorder=disorder,
     )
+
+
+def _with_wires(frame: pd.DataFrame, wire_ns: FloatArray) -> pd.DataFrame:
+    """Return events with other wire times; the other columns, which are large, are shared."""
+    found = frame.copy(deep=False)
+    found["wire_ns"] = wire_ns
+    return found
 
 
 def _signature(frame: pd.DataFrame) -> npt.NDArray[np.uint64]:
