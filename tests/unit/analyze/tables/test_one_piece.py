@@ -1,5 +1,6 @@
 """A table of several files in one piece: the same rows as file by file, each column at one place."""
 
+import shutil
 import weakref
 
 import pyarrow as pa
@@ -89,6 +90,19 @@ def test_matched_communication_does_not_keep_its_tables(segmented):
     assert [own() for own in held.values()] == [None, None]
     assert trace.row_count("p2p") == len(rows["p2p"]["rank"])
     assert {name: trace.tables[name].to_pydict() for name in rows} == rows
+
+
+def test_a_run_that_is_compacted_meanwhile_is_said_to_be(segmented, tmp_path):
+    """Fails when a run that another program compacts while it is analysed is called damaged."""
+    run = tmp_path / "run"
+    shutil.copytree(segmented, run)
+    trace = load_trace(run)
+    communication_events(trace, step_windows(trace))
+    for file in (run / "tables" / "p2p").iterdir():
+        file.unlink()
+    with pytest.raises(RunDirectoryError) as refused:
+        trace.frame("p2p")
+    assert refused.value.said["what"].code == "refused.gone_while_read"
 
 
 def test_a_changed_table_is_not_let_go():
