@@ -89,8 +89,8 @@ def analyse(path):
     figures = {}
     with clocked(figures, "load"):
         take_tables_from_the_c_library()
-        trace = load_trace(path)
         keep_freed_memory()
+        trace = load_trace(path)
     with clocked(figures, "events"):
         windows = step_windows(trace)
         events = communication_events(trace, windows)

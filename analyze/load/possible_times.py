@@ -22,6 +22,7 @@ from ..wording.message import message
 _FARTHEST_NS = 1 << 61
 """73 years. A start and a length below it add up within 64 bits."""
 _TABLES = ("step", "span", "collective", "p2p", "memory")
+_AT_ONCE = 1 << 16
 _STARTS = ("start_ns", "issue_ns", "time_ns")
 _ENDS = ("end_ns", "wait_start_ns", "wait_end_ns")
 
@@ -73,8 +74,8 @@ def _are_possible(table: pa.Table, name: str, least: int) -> bool:
 def _without_impossible_ends(name: str, table: pa.Table, limits: list[Limit]) -> pa.Table:
     if not table.num_rows or "end_ns" not in table.column_names:
         return table
-    parts = table.select(["start_ns", *_ENDS]).to_batches()
     # Part by part, so that what is looked at stays in the cache.
+    parts = table.select(["start_ns", *_ENDS]).to_batches(max_chunksize=_AT_ONCE)
     impossible = np.concatenate([_impossible(pa.Table.from_batches([part])) for part in parts])
     if not impossible.any():
         return table

@@ -35,3 +35,10 @@ def combined(*keys: IntArray) -> IntArray:
         number += key
         number -= lowest
     return number
+
+
+def narrow(values: IntArray) -> IntArray:
+    """Return whole numbers with 32 bits where they fit: ranks, steps and operations do."""
+    if len(values) and not -(2**31) <= int(values.min()) <= int(values.max()) < 2**31:
+        return values
+    return values.astype(np.int32)

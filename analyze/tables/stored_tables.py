@@ -22,6 +22,7 @@ from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.tables import TABLES
 
 from ..wording.message import message
+from .one_piece import NUMBERS_AND_NAMES, UnreadableFileError, read_in_one_piece
 from .parquet_file import to_read, to_write
 
 STORED = ("kernel", "op", "runtime_call", "annotation", "python_call")
@@ -91,18 +92,27 @@ class Tables(Mapping[str, pa.Table]):
     Args:
         held: Tables in memory.
         stored: Tables on disk.
+        again: How a table in memory is read again, of those that may be let go.
     """
 
     def __init__(
-        self, held: Mapping[str, pa.Table], stored: Mapping[str, StoredTable] | None = None
+        self,
+        held: Mapping[str, pa.Table],
+        stored: Mapping[str, StoredTable] | None = None,
+        again: Mapping[str, Callable[[], pa.Table]] | None = None,
     ) -> None:
-        self._held = dict(held)
+        self._held: dict[str, pa.Table | None] = dict(held)
         self._stored = dict(stored or {})
+        self._again = dict(again or {})
+        self._rows = {name: held[name].num_rows for name in self._again}
 
     def __getitem__(self, name: str) -> pa.Table:
         if name in self._stored:
             return self._stored[name].whole()
-        return self._held[name]
+        held = self._held[name]
+        if held is None:
+            held = self._held[name] = self._again[name]()
+        return held
 
     def __iter__(self) -> Iterator[str]:
         names = self._held.keys() | self._stored.keys()
@@ -116,14 +126,37 @@ class Tables(Mapping[str, pa.Table]):
         """Return a table that is on disk; None where it is in memory or absent."""
         return self._stored.get(name)
 
+    def row_count(self, name: str) -> int:
+        """Return how many rows a table has, 0 where it is absent; nothing is read for it."""
+        if name in self._stored:
+            return self._stored[name].num_rows
+        if name in self._rows:
+            return int(self._rows[name])
+        held = self._held.get(name)
+        return 0 if held is None else int(held.num_rows)
+
+    def let_go(self, name: str) -> None:
+        """Hold a table no longer that can be read again; it is when it is asked for the next time."""
+        if name in self._again:
+            self._held[name] = None
+
     def with_changes(self, changes: Mapping[str, pa.Table | StoredTable]) -> Tables:
         """Return the tables with some of them replaced; the others are not read."""
         held = {name: t for name, t in changes.items() if not isinstance(t, StoredTable)}
         stored = {name: t for name, t in changes.items() if isinstance(t, StoredTable)}
-        return Tables(
+        found = Tables(
             {name: t for name, t in self._held.items() if name not in stored} | held,
             {name: t for name, t in self._stored.items() if name not in held} | stored,
         )
+        found._again = {name: read for name, read in self._again.items() if name not in changes}
+        found._rows = {name: self._rows[name] for name in found._again}
+        return found
+
+
+def let_go(tables: Mapping[str, pa.Table], name: str) -> None:
+    """Hold a table no longer, where its file stays: what is wanted of it was taken out."""
+    if isinstance(tables, Tables):
+        tables.let_go(name)
 
 
 def write_table(file: Path, name: str, parts: Iterable[pa.Table]) -> None:
@@ -201,7 +234,13 @@ def read_tables(spec: TableSpec, files: Sequence[Path], wanted: Selection = ALL_
     """
     if not files:
         return spec.empty()
-    return pa.concat_tables([_read(file, spec, wanted) for file in files]).unify_dictionaries()
+    dtypes = {column.name: column.dtype for column in spec.columns}
+    if len(files) == 1 or wanted != ALL_ROWS or not NUMBERS_AND_NAMES.issuperset(dtypes.values()):
+        return pa.concat_tables([_read(file, spec, wanted) for file in files]).unify_dictionaries()
+    try:
+        return spec.conform(read_in_one_piece(files, dtypes))
+    except UnreadableFileError as error:
+        raise _damaged(error.file, error.reason) from error
 
 
 def _read(file: Path, spec: TableSpec, selection: Selection = ALL_ROWS) -> pa.Table:

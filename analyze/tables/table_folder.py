@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.manifest import DIRECTORY_MODE, FILE_MODE
 from meshscope.probe.schema.tables import RUN, TABLES
 
+from ..wording.message import message
 from .segment_files import SegmentFile, SegmentList, read_list, write_held_segments, write_list
 from .stored_tables import (
     STORED,
@@ -142,7 +144,7 @@ def read_folder(
         RunDirectoryError: A table cannot be read.
     """
     listed = read_list(folder).tables
-    held, stored = {}, {}
+    held, stored, again = {}, {}, {}
     for name, spec in TABLES.items():
         files = [
             file
@@ -156,11 +158,32 @@ def read_folder(
             ranks=None if only is None else frozenset(only),
             steps=steps if name in COUNTED else None,
         )
-        held[name] = read_tables(spec, [file.path for file in files], wanted)
+        paths = [file.path for file in files]
+        held[name] = read_tables(spec, paths, wanted)
+        if name in COUNTED and name in listed and not without:
+            again[name] = partial(_read_again, spec, paths, wanted)
         if without and "rank" in held[name].column_names:
             is_left_out = pc.is_in(held[name]["rank"], value_set=pa.array(sorted(without)))
             held[name] = held[name].filter(pc.invert(is_left_out))
-    return Tables(held, stored)
+    return Tables(held, stored, again)
+
+
+def _read_again(spec: TableSpec, files: Sequence[Path], wanted: Selection) -> pa.Table:
+    """Return a table that was read before.
+
+    Raises:
+        RunDirectoryError: It cannot be read any more.
+    """
+    try:
+        return read_tables(spec, files, wanted)
+    except RunDirectoryError as error:
+        if all(file.exists() for file in files):
+            raise
+        raise RunDirectoryError(
+            message("refused.gone_while_read", table=spec.name),
+            where=str(files[0].parent),
+            remedy=message("advice.read_again"),
+        ) from error
 
 
 def _stored(

@@ -22,7 +22,7 @@ from meshscope.probe.schema.terms import Axis
 
 from ..wording.limits import Limit
 from .capabilities import CAPABILITIES, OWN, Capabilities
-from .stored_tables import RankChange, StoredTable, Tables
+from .stored_tables import RankChange, StoredTable, Tables, let_go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,7 @@ class Trace:
         if name not in self._frames:
             table = self.tables.get(name)
             self._frames[name] = _to_frame(TABLES[name].empty() if table is None else table)
+            let_go(self.tables, name)
         return self._frames[name]
 
     def frame_of(self, name: str, ranks: Collection[int]) -> pd.DataFrame:
@@ -133,9 +134,8 @@ class Trace:
 
     def row_count(self, name: str) -> int:
         """Return how many rows a table has; nothing is read for it."""
-        stored = self.stored(name)
-        if stored is not None:
-            return stored.num_rows
+        if isinstance(self.tables, Tables):
+            return self.tables.row_count(name)
         table = self.tables.get(name)
         return 0 if table is None else int(table.num_rows)
 

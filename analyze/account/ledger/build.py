@@ -20,10 +20,10 @@ from meshscope.probe.schema.terms import Axis, KernelCategory
 
 from ...align.communication.events import CommunicationEvents
 from ...align.communication.kernels import axis_by_launch
-from ...align.communication.rows import narrow, sorted_categories, unmatched_events
+from ...align.communication.rows import sorted_categories, unmatched_events
 from ...align.steps.time_lookup import steps_around_passes
 from ...align.steps.windows import StepWindows
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import FloatArray, IntArray, narrow
 from ...tables.classes import (
     CLASSES,
     CODE,

@@ -25,15 +25,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, narrow
 from ...tables.numbering import numbered
 from ...tables.sorting import any_of_group, greatest_of_group, least_of_group, ranks_of_group
+from ...tables.stored_tables import let_go
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..steps.windows import StepWindows
 from .missing_ranks import NO_RANK, NOBODY, ReplicaProxies, replica_proxies
-from .rows import communication_rows, in_order_of_issue, narrow, sorted_categories
+from .rows import communication_rows, in_order_of_issue, sorted_categories
 
 LEAST_LATE_NS = 100_000
 """How much later than the sender a receiver must come, to tell anything."""
@@ -104,8 +105,12 @@ class CommunicationEvents(NamedTuple):
 def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEvents:
     """Return the communication of the analysed steps, matched across ranks."""
     rows = communication_rows(trace, windows, "collective")
+    let_go(trace.tables, "collective")
     collectives = _match_collectives(rows, _clock_error_ns(trace, rows["rank"]))
-    p2p = _match_p2p(communication_rows(trace, windows, "p2p"))
+    rows = communication_rows(trace, windows, "p2p")
+    let_go(trace.tables, "p2p")
+    p2p = _match_p2p(rows)
+    del rows
     if len(p2p):
         p2p["join"] += int(collectives["join"].max()) + 1 if len(collectives) else 0
     frame = in_order_of_issue(collectives, p2p)

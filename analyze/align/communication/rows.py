@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import WAIT_SOURCES, Direction, TimeSource
 
-from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, narrow
+from ...tables.stored_tables import let_go
 from ...tables.trace import Trace
 from ..steps.windows import WHOLE_CAPTURE, StepWindows
 
@@ -94,7 +95,13 @@ def communication_rows(trace: Trace, windows: StepWindows, name: str) -> pd.Data
     }
     if is_p2p:
         columns["peer"] = _narrow(table, "peer")
-    return pd.DataFrame(columns, copy=False)
+    return pd.DataFrame({key: _own(column) for key, column in columns.items()}, copy=False)
+
+
+def _own(column: Any) -> Any:
+    """Return values in memory of their own: the table can be let go."""
+    is_part = isinstance(column, np.ndarray) and not column.flags.owndata
+    return column.copy() if is_part else column
 
 
 def sent_rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
@@ -112,6 +119,7 @@ def sent_rows(trace: Trace, windows: StepWindows, name: str) -> pd.DataFrame:
         "size_bytes": integers(table, "size_bytes"),
         "is_send": (name == "p2p") & _one_of(table, direction, (Direction.SEND.value,)),
     }
+    let_go(trace.tables, name)
     return pd.DataFrame(columns, copy=False)
 
 
@@ -209,13 +217,6 @@ def sorted_categories(codes: npt.NDArray[Any], words: list[str]) -> pd.Categoric
     code = np.zeros(len(words), np.int32)
     code[used] = place
     return pd.Categorical.from_codes(code[codes], categories=pd.Index(names))
-
-
-def narrow(values: IntArray) -> IntArray:
-    """Return whole numbers with 32 bits where they fit: ranks, steps and operations do."""
-    if len(values) and not -(2**31) <= int(values.min()) <= int(values.max()) < 2**31:
-        return values
-    return values.astype(np.int32)
 
 
 def _one_of(table: pa.Table, name: str, wanted: tuple[str, ...]) -> BoolArray:

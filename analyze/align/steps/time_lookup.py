@@ -8,7 +8,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import SpanKind
 
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import FloatArray, IntArray, narrow
 from ...tables.trace import Trace
 from .windows import StepWindows
 
@@ -35,12 +35,11 @@ def microbatch_spans(trace: Trace, windows: StepWindows) -> pd.DataFrame:
     is_pass = np.array([way is not None for way in ways])[kinds.codes.to_numpy()]
     known = is_pass & (spans["microbatch"] >= 0).to_numpy(bool)
     start = windows.shifted(spans["step"], spans["start_ns"])
-    columns = {
-        name: spans[name].to_numpy(np.int64)
-        for name in ("rank", "step", "microbatch", "chunk", "dur_ns")
-    }
-    columns |= {"kind": kind, "start_ns": np.asarray(start, dtype=np.int64)}
-    rows = pd.DataFrame({name: own[known] for name, own in columns.items()}, copy=False)
+    names = ("rank", "step", "microbatch", "chunk")
+    columns = {name: narrow(spans[name].to_numpy(np.int64)[known]) for name in names}
+    columns["dur_ns"] = spans["dur_ns"].to_numpy(np.int64)[known]
+    columns |= {"kind": kind[known], "start_ns": np.asarray(start, dtype=np.int64)[known]}
+    rows = pd.DataFrame(columns, copy=False)
     if are_in_order(rows["rank"].to_numpy(), rows["start_ns"].to_numpy()):
         return rows
     return rows.sort_values(["rank", "start_ns"], ignore_index=True)

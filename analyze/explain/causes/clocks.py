@@ -26,7 +26,7 @@ from ...tables.results import Where
 from ..replay.effect_folding import EdgeEffect
 from ..replay.program import Program
 from .effects import Work, excess_by_rank, peer_centre
-from .time_inside import time_inside
+from .time_inside import on_edges, time_inside
 
 CLOCKED_CLASSES = ("forward", "backward", "recompute", "compute")
 """Classes whose time depends on the SM clock; the optimizer's depends on memory bandwidth."""
@@ -145,9 +145,10 @@ def _less(work: Work, edge: IntArray, cost: FloatArray) -> Work:
         compute_ns=work.cells["compute_ns"] - of_cell,
         clock_ns=of_cell,
     )
-    edge_work = work.edge_work_ns.copy()
-    edge_work[edge] -= cost
-    return replace(work, cells=cells, edge_work_ns=edge_work)
+    left = on_edges(work.busy_edge, work.busy_ns, len(work.cell))
+    left[edge] -= cost
+    busy = np.flatnonzero(left)
+    return replace(work, cells=cells, busy_edge=busy.astype(np.int32), busy_ns=left[busy])
 
 
 def _kept(work: Work, rank: IntArray, cell: IntArray) -> dict[int, float]:

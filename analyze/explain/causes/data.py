@@ -173,7 +173,9 @@ def sequence_effect(
         return None
     pieces = computing.pieces
     replica = position_of_ranks(trace.layout, Axis.DP, program.windows.ranks.tolist())
-    spans = computing.spans.assign(replica=computing.spans["rank"].map(replica))
+    # Not the columns, which are large.
+    spans = computing.spans.copy(deep=False)
+    spans["replica"] = spans["rank"].map(replica)
     # A pass may be several spans: the loss of the last stage is one of its own.
     keys = [*_MICROBATCH, "rank", "kind", "chunk"]
     of_span = _numbered(spans, keys)

@@ -59,8 +59,10 @@ class Work:
     stalls of its host), compute_ns, clock_ns (what a slow clock of its device cost, which the
     other two are without), forward_frac, backward_frac (parts of what it computes; recomputation is part of
     the backward), is_pass (whether these two are most of it)."""
-    edge_work_ns: FloatArray
-    """Work of each edge without the stalls of its host, and without what slow clocks cost."""
+    busy_edge: IntArray
+    """The edges with any work, rising."""
+    busy_ns: FloatArray
+    """The work of each of them without the stalls of its host, and without what slow clocks cost."""
     edge_host_ns: dict[str, FloatArray]
     """Time of each edge in the host classes of the ledger that occur at all."""
     peer_class: dict[int, int]
@@ -70,10 +72,11 @@ class Work:
     deviating: int
     """Steps of ranks whose operations differ from those of all their peers."""
 
-    @property
-    def busy_edge(self) -> IntArray:
-        """Return the edges with any work."""
-        return np.flatnonzero(self.edge_work_ns)
+    def work_of(self, edge: IntArray) -> FloatArray:
+        """Return the work of some edges, which is that of ``busy_ns``."""
+        if edge is self.busy_edge:
+            return self.busy_ns
+        return on_edges(self.busy_edge, self.busy_ns, len(self.cell))[edge]
 
 
 class Expected(NamedTuple):
@@ -132,10 +135,12 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
         cells[direction] = np.bincount(own, weights=part, minlength=cells_of) / whole
     cells["is_pass"] = sum(cells[name] for name in PASSES) > MOSTLY
     cells["clock_ns"] = 0.0
+    worked = np.flatnonzero(work)
     return Work(
         cell=cell,
         cells=cells,
-        edge_work_ns=work,
+        busy_edge=worked.astype(np.int32),
+        busy_ns=work[worked],
         edge_host_ns=host,
         peer_class=classes.of_rank,
         stage=stage,

@@ -34,10 +34,10 @@ MAX_CHANCE = 0.1
 def host_players(program: Program, work: Work) -> Iterator[Player]:
     """Yield one player for each kind of host stall that lies in the way of a rank's work."""
     for kind, classes in HOST_CAUSES.items():
-        stall = np.zeros(len(program.work_edges))
-        for name in classes:
-            if name in work.edge_host_ns:
-                stall += work.edge_host_ns[name]
+        found = [work.edge_host_ns[name] for name in classes if name in work.edge_host_ns]
+        if not found:
+            continue
+        stall = sum(found[1:], start=found[0])
         if not stall.any():
             continue
         place = stalled_rank(program.windows.ranks, _by_rank_and_step(stall, program))

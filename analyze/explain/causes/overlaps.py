@@ -135,10 +135,11 @@ def mean_passes(passes: Passes) -> pd.Series:
     """Return the mean computing of a pass by rank, kind and chunk, ns; empty without passes."""
     spans, pieces = passes.spans, passes.pieces
     compute = np.bincount(pieces["span"], weights=pieces["dur_ns"], minlength=len(spans))
-    spans = spans.assign(compute_ns=compute)
-    mean: pd.Series[float] = spans.groupby(["rank", "kind", "chunk"], observed=True)[
-        "compute_ns"
-    ].mean()
+    # Not the other columns, which are large.
+    keys = [spans[name] for name in ("rank", "kind", "chunk")]
+    mean: pd.Series[float] = (
+        pd.Series(compute, spans.index, name="compute_ns").groupby(keys, observed=True).mean()
+    )
     return mean
 
 

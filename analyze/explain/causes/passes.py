@@ -42,10 +42,12 @@ def computing_pieces(spans: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
     segments = pd.DataFrame(columns, copy=False)
     if not are_in_order(columns["rank"], columns["start_ns"]):
         segments = segments.sort_values(["rank", "start_ns"])
-    outer = spans[["rank", "start_ns"]].assign(end_ns=spans["start_ns"] + spans["dur_ns"])
-    span, _, low, high = overlaps(outer, segments)
+    begin, end = spans["start_ns"], spans["start_ns"] + spans["dur_ns"]
+    outer = {"rank": spans["rank"], "start_ns": begin, "end_ns": end}
+    span, _, low, high = overlaps(pd.DataFrame(outer, copy=False), segments)
     rank = spans["rank"].to_numpy()[span]
-    return pd.DataFrame({"span": span, "rank": rank, "start_ns": low, "dur_ns": high - low})
+    pieces = {"span": span, "rank": rank, "start_ns": low, "dur_ns": high - low}
+    return pd.DataFrame(pieces, copy=False)
 
 
 def edge_of_pieces(program: Program, pieces: pd.DataFrame) -> IntArray:

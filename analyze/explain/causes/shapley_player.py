@@ -43,12 +43,14 @@ def spread(work: Work, cell_effect: FloatArray) -> EdgeEffect:
     """Spread an effect of cells over their work edges, in proportion to the recorded work."""
     touched, total = cell_effect != 0, work.cells["work_ns"].to_numpy()
     edge = work.busy_edge if (total[touched] > 0).all() else np.arange(len(work.cell))
-    edge = edge[touched[work.cell[edge]]]
+    own = work.work_of(edge)
+    chosen = touched[work.cell[edge]]
+    edge, own = edge[chosen], own[chosen]
     cell = work.cell[edge]
     total = total[cell]
     count = np.bincount(cell, minlength=1)[cell]
     with np.errstate(invalid="ignore", divide="ignore"):
-        part = np.where(total > 0, work.edge_work_ns[edge] / total, 1.0 / count)
+        part = np.where(total > 0, own / total, 1.0 / count)
     part *= cell_effect[cell]
     touched = part != 0
     return EdgeEffect(edge[touched].astype(np.int32), part[touched])

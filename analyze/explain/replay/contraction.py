@@ -37,8 +37,8 @@ class ProgramEdges(NamedTuple):
     """Of each wait: the row that issued its operation."""
     is_instant: BoolArray
     """Rows that issue something at the time of the row before."""
-    work_ns: FloatArray
-    """Before each wait."""
+    is_at_once: BoolArray
+    """Of each wait: nothing was done since the row before."""
     wire_ns: FloatArray
     """Of each wait."""
     offset_ns: FloatArray
@@ -225,7 +225,7 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
 
 def _passing(edges: ProgramEdges, is_alone: BoolArray, must_keep: BoolArray | None) -> BoolArray:
     """Return which waits need no node; ``is_alone``: nobody else is a member of what they wait for."""
-    passes_on = (edges.work_ns == 0) & (edges.wire_ns >= 0)
+    passes_on = edges.is_at_once & (edges.wire_ns >= 0)
     if must_keep is not None:
         passes_on &= ~must_keep
     lasting = ~edges.is_instant

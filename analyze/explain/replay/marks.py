@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...account.ledger.build import NO_EVENT
-from ...align.communication.rows import narrow
 from ...align.steps.windows import StepWindows
-from ...tables.arrays import IntArray
+from ...tables.arrays import IntArray, narrow
 from ...tables.classes import UNATTRIBUTED, class_code, compute_code
 
 END, ISSUE, WAIT = 0, 1, 2
@@ -34,7 +33,7 @@ def program_marks(
     own_join: IntArray,
     segments: pd.DataFrame,
     resolution_ns: float = RELEASE_TOLERANCE_NS,
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, int]:
     """Return the marks of all ranks.
 
     Args:
@@ -46,8 +45,8 @@ def program_marks(
 
     Returns:
         rank, step, mark, event (-1 at an end), start_ns, end_ns, work_ns since the mark before it (0 where
-        they overlap, which is_disorder says), join (-1 at an end), is_root (no mark is before it; that of
-        another mark is the row before).
+        they overlap), join (-1 at an end), is_root (no mark is before it; that of another mark is the row
+        before); and how many marks overlap with the one before.
     """
     event = np.arange(len(frame), dtype=np.int32)
     started = frame["start_ns"].to_numpy(np.int64)
@@ -67,14 +66,14 @@ def program_marks(
     work[root] = 0
     is_root = np.zeros(len(work), dtype=bool)
     is_root[root] = True
+    disorder = int((work < 0).sum())
     own = own_join.astype(np.int32)[columns["event"]] if len(frame) else np.int32(-1)
     columns |= {
         "join": np.where(columns["mark"] == END, np.int32(-1), own),
-        "is_disorder": work < 0,
         "work_ns": np.maximum(work, 0, out=work),
         "is_root": is_root,
     }
-    return pd.DataFrame(columns, copy=False)
+    return pd.DataFrame(columns, copy=False), disorder
 
 
 def _marks(

@@ -21,10 +21,9 @@ import pandas as pd
 from ...account.ledger.build import Ledger
 from ...align.communication.events import CommunicationEvents
 from ...align.communication.missing_ranks import ReplicaProxies
-from ...align.communication.rows import narrow
 from ...align.steps.windows import StepWindows
 from ...formulas.schedules.engine import Graph, build_graph
-from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...tables.arrays import BoolArray, FloatArray, IntArray, narrow
 from .contraction import Contraction, ProgramEdges, contract
 from .marks import ISSUE, RELEASE_TOLERANCE_NS, WAIT, program_marks
 from .queues import Queue, transfers_in_turn
@@ -158,14 +157,14 @@ def build_program(
     """
     frame = events.frame
     own_join = _buffered_sends_alone(frame)
-    marks = program_marks(windows, frame, own_join, ledger.segments, resolution_ns)
+    marks, disorder = program_marks(windows, frame, own_join, ledger.segments, resolution_ns)
     joins = int(own_join.max()) + 1 if len(frame) else 0
     work_edges = np.flatnonzero(~marks["is_root"].to_numpy(bool)).astype(np.int32)
     members = _members(marks, frame, events.replica_proxies)
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
     queue, wire_of_event = transfers_in_turn(marks, frame, own_join)
     if len(queue.join):
-        frame = frame.assign(wire_ns=wire_of_event)
+        frame = _with_wires(frame, wire_of_event)
     wire = np.nan_to_num(wire_of_event)[marks["event"].to_numpy()[waits]]
     begin = _begin_of_joins(marks, members, queue, joins)
     wire, offset = _fit_waits(marks, begin, waits, wire)
@@ -178,7 +177,7 @@ def build_program(
         join=marks["join"].to_numpy(),
         issue=issue[event[waits]],
         is_instant=is_issue & (marks["work_ns"].to_numpy() == 0),
-        work_ns=marks["work_ns"].to_numpy()[waits].astype(np.float64),
+        is_at_once=marks["work_ns"].to_numpy()[waits] == 0,
         wire_ns=wire,
         offset_ns=offset,
         member_row=members.mark,
@@ -197,8 +196,15 @@ def build_program(
         joins=joins,
         windows=windows,
         events=frame,
-        disorder=int(marks["is_disorder"].sum()),
+        disorder=disorder,
     )
+
+
+def _with_wires(frame: pd.DataFrame, wire_ns: FloatArray) -> pd.DataFrame:
+    """Return events with other wire times; the other columns, which are large, are shared."""
+    found = frame.copy(deep=False)
+    found["wire_ns"] = wire_ns
+    return found
 
 
 def _signature(frame: pd.DataFrame) -> npt.NDArray[np.uint64]:

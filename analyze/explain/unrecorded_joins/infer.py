@@ -17,9 +17,8 @@ from meshscope.probe.schema.terms import Axis, CollectiveKind, StepDetail
 
 from ...account.ledger.build import Ledger, build_ledger
 from ...align.communication.events import CommunicationEvents
-from ...align.communication.rows import narrow
 from ...align.steps.windows import StepWindows
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import FloatArray, IntArray, narrow
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import Message, message

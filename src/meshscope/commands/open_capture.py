@@ -101,12 +101,16 @@ def open_trace(
     from meshscope.analyze.align.topology.file import load_topology
     from meshscope.analyze.align.topology.stated import apply_topology
     from meshscope.analyze.load.ingest import Keeping, open_run
+    from meshscope.analyze.load.ingested import is_ingested
     from meshscope.analyze.tables.part import StepRange, of_steps
 
     stated = None if topology_file is None else load_topology(topology_file)
     chosen = None if steps is None else StepRange.parse(steps)
     if most_rows is None:
         take_tables_from_the_c_library()
+    if most_rows is None and is_ingested(path):
+        # It is read into its place: what its tables leave is for what is made of them.
+        keep_freed_memory()
     with reading_progress(_bytes_of(path)) as on_bytes:
         keeping = Keeping(runs_dir=runs, workers=workers(), on_bytes=on_bytes, most_rows=most_rows)
         trace = open_run(path, keeping, say, chosen)

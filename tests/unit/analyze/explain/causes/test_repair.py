@@ -23,7 +23,8 @@ def work_of(work_ns):
     return Work(
         cell=np.arange(len(cells), dtype=np.int32),
         cells=cells,
-        edge_work_ns=work_ns.ravel(),
+        busy_edge=np.flatnonzero(work_ns),
+        busy_ns=work_ns[work_ns != 0],
         edge_host_ns={},
         peer_class=dict.fromkeys(range(ranks), 0),
         stage=dict.fromkeys(range(ranks), 0),
