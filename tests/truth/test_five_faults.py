@@ -124,7 +124,7 @@ def with_weights(program: Program, weight: np.ndarray) -> Program:
     work[program.work_edges] = weight[: len(program.work_edges)]
     wires = weight[program.edge_count - len(program.waits) :]
     edges = program.contraction.edges._replace(
-        work_ns=work[program.waits], wire_ns=wires, offset_ns=np.zeros(len(wires))
+        is_at_once=work[program.waits] == 0, wire_ns=wires, offset_ns=np.zeros(len(wires))
     )
     marks["work_ns"] = work
     return replace(program, marks=marks, contraction=contract(edges), wire_ns=wires)

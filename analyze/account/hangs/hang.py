@@ -26,6 +26,7 @@ from meshscope.probe.schema.terms import Direction
 from ...align.communication.waiting import SYNCHRONISING
 from ...align.steps.last_records import last_records_ns
 from ...tables.trace import Trace
+from .newest_attempt import rows_of_newest_attempt
 from .unrecorded_ranks import unheard_ranks
 
 OpKey = tuple[str, int, int, int]
@@ -112,7 +113,7 @@ def _open_collectives(trace: Trace) -> pd.DataFrame:
     only where a member is behind it: then it cannot have ended.
     """
     progress = trace.frame("progress").astype({"group_id": str})
-    rows = _latest(trace, "collective").assign(source=-1, target=-1)
+    rows = rows_of_newest_attempt(trace, "collective").assign(source=-1, target=-1)
     rows = rows[rows["end_ns"].isna()].merge(progress, on=["rank", "group_id"])
     floor = rows["completed_seq"].fillna(-1)
     if not trace.capabilities.sees_every_end:
@@ -194,25 +195,13 @@ def _blocking_sends(trace: Trace) -> pd.DataFrame:
 
 
 def _ends_of_transfers(trace: Trace) -> pd.DataFrame:
-    rows = _latest(trace, "p2p")
+    rows = rows_of_newest_attempt(trace, "p2p")
     is_send = rows["direction"] == Direction.SEND.value
     return rows.assign(
         kind=rows["direction"],
         source=rows["rank"].where(is_send, rows["peer"]),
         target=rows["peer"].where(is_send, rows["rank"]),
     )
-
-
-def _latest(trace: Trace, name: str) -> pd.DataFrame:
-    """Return the operations of the newest attempt: what broke off before it was taken up again."""
-    frame = trace.frame(name)
-    if trace.row_count("attempt") > 1:
-        # Not by the step: that in which an attempt broke off has the number of the first of the next one.
-        begun_ns = trace.frame("recording").groupby("rank")["start_ns"].min()
-        frame = frame[~(frame["issue_ns"] < frame["rank"].map(begun_ns))]
-    frame = frame.drop_duplicates(["rank", "event_id"], keep="last")
-    names = [column for column in ("group_id", "kind", "direction") if column in frame]
-    return frame.astype(dict.fromkeys(names, str))
 
 
 def _operations(trace: Trace, rows: pd.DataFrame) -> dict[OpKey, OpenOperation]:

@@ -26,6 +26,8 @@ from meshscope.probe.schema.imported_tables import ELEMENTS
 from meshscope.probe.schema.terms import CollectiveKind
 
 from ...tables.trace import Trace
+from .broken_off import NO_GROUP
+from .newest_attempt import rows_of_newest_attempt
 
 UNEVEN = frozenset({CollectiveKind.ALL_TO_ALL.value, CollectiveKind.OTHER.value})
 """Kinds whose members may give different sizes."""
@@ -93,12 +95,15 @@ def mismatches(trace: Trace, *, ended: bool = False) -> list[Mismatch]:
     progress = trace.frame("progress")
     if ended and not trace.capabilities.job_numbers_collectives:
         return []
-    rows = trace.frame("collective")
-    if progress.empty or rows.empty:
+    rows = rows_of_newest_attempt(trace, "collective")
+    # Of a rank without any group here the newest attempt has no collective: it stands in none.
+    there = progress.loc[progress["group_id"] != NO_GROUP, "rank"]
+    rows = rows[rows["rank"].isin(there)]
+    if rows.empty:
         return []
     last = rows.groupby("group_id", observed=True)["seq"].transform("max")
     rows = rows.loc[(rows["seq"] >= 0) & (rows["seq"] > last - LOOKED_BACK), _COLUMNS]
-    rows = rows.astype({"group_id": str, "kind": str, "dtype": object})
+    rows = rows.astype({"dtype": object})
     rows = rows.drop_duplicates(["rank", "group_id", "seq"], keep="last")
     rows = rows.assign(is_open=_is_open(rows, progress), elements=_elements(trace, rows))
     found = [

@@ -14,6 +14,7 @@ from meshscope.probe.schema.terms import Direction
 
 from ...tables.trace import Trace
 from .mismatch import Issue
+from .newest_attempt import rows_of_newest_attempt
 
 _KEY = ["group_id", "source", "target", "seq"]
 _COMPARED = ("dtype", "size_bytes", "elements")
@@ -72,10 +73,8 @@ def transfer_ends(trace: Trace) -> pd.DataFrame:
 
     ``elements`` is 0 where the bytes are known, or neither is.
     """
-    rows = trace.frame("p2p")
-    rows = rows[(rows["peer"] >= 0) & (rows["seq"] >= 0)].astype(
-        {"group_id": str, "dtype": object, "direction": str}
-    )
+    rows = rows_of_newest_attempt(trace, "p2p")
+    rows = rows[(rows["peer"] >= 0) & (rows["seq"] >= 0)].astype({"dtype": object})
     is_send = rows["direction"] == Direction.SEND.value
     calls = trace.frame("transfer_call")[["rank", "event_id", "elements"]]
     rows = rows.assign(
