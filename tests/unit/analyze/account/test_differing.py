@@ -64,7 +64,8 @@ def on(rank, at, place, issue):
         (0, ("all_reduce", 8000, "float32"), "size"),
         (0, ("all_reduce", 4000, "int32"), "dtype"),
         (1, ("reduce", 64, "float32"), "kind"),
-        (2, ("all_gather", 80, "int64"), "size"),
+        (1, ("broadcast", 128, "float32"), "size"),
+        (2, ("all_gather", 800, "int32"), "dtype"),
     ],
 )
 def test_who_differs_in_what_and_how_often(place, issue, what):
@@ -83,9 +84,11 @@ def test_of_two_members_both_are_named():
     assert (list(found.different), found.usual_ranks) == ([0, 1], ())
 
 
-@pytest.mark.parametrize("kind", ["all_to_all", "gather", "scatter", "other"])
+@pytest.mark.parametrize(
+    "kind", ["all_to_all", "all_gather", "reduce_scatter", "gather", "scatter", "other"]
+)
 def test_sizes_that_may_differ_do_not_count(kind):
-    """Fails when uneven splits, or the root of a gather, are called wrong."""
+    """Fails when uneven splits, lists of uneven tensors, or the root of a gather, are called wrong."""
 
     def change(rank, step, issues):
         return [(kind, 100 * rank + step, "float32"), *issues]
@@ -148,7 +151,7 @@ def test_an_operation_that_fell_into_the_next_step_is_no_shift():
 def test_what_is_still_open_belongs_to_the_rule_of_hangs():
     """Fails when the operation that a job hangs in is said to have ended."""
     trace = job(
-        on(2, (5,), 2, ("all_gather", 8, "int64")),
+        on(2, (5,), 2, ("all_gather", 800, "int32")),
         progress=[
             {"rank": rank, "group_id": "a", "issued_seq": 17, "completed_seq": 16}
             for rank in range(4)
@@ -171,7 +174,7 @@ def test_what_differs_in_several_things_is_told_for_each():
     """Fails when names and sizes cannot be compared side by side, or one difference hides the other."""
     first, second = (
         on(2, (1, 3), 0, ("reduce", 4000, "float32")),
-        on(1, (2,), 2, ("all_gather", 8, "int64")),
+        on(1, (2,), 1, ("broadcast", 8, "float32")),
     )
     found, _ = differing_collectives(job(lambda *issued: second(*issued[:2], first(*issued))))
     told = {(one.what, *one.different): one.operations for one in found}
