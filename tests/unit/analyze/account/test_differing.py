@@ -65,7 +65,6 @@ def on(rank, at, place, issue):
         (0, ("all_reduce", 4000, "int32"), "dtype"),
         (1, ("reduce", 64, "float32"), "kind"),
         (1, ("broadcast", 128, "float32"), "size"),
-        (2, ("all_gather", 800, "int32"), "dtype"),
     ],
 )
 def test_who_differs_in_what_and_how_often(place, issue, what):
