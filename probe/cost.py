@@ -190,10 +190,14 @@ class CostCredit:
 
 
 class CostWindows:
-    """Compares the cost of each window of steps with a budget."""
+    """Compares the cost of each window of steps with a budget.
+
+    The first window begins at the first border and the last one ends at the last: imports, groups, a last
+    evaluation take minutes in which no hook works, so that their time would hide what steps cost.
+    """
 
     def __init__(self, meter: CostMeter, *, steps: int, budget_ppm: int) -> None:
-        """Watch from now on.
+        """Watch from the first border on.
 
         Args:
             meter: What the hooks take.
@@ -205,20 +209,31 @@ class CostWindows:
         self._budget_ppm = budget_ppm
         self._done = 0
         self._over = 0
-        self._start_ns = now_ns()
+        self._start_ns: int | None = None
+        self._border_ns = 0
+
+    def begin(self) -> bool:
+        """Begin at this border, if no earlier one was; return whether it is the first."""
+        if self._start_ns is not None:
+            return False
+        self._start_ns = self._border_ns = now_ns()
+        self._meter.taken_since_last()
+        return True
 
     def step_ended(self) -> tuple[int, int, int] | None:
         """Count a step; return steps, length in ns and cost in ns of a window that is complete."""
         self._done += 1
+        self._border_ns = now_ns()
         return self.close() if self._done >= self._steps else None
 
     def close(self) -> tuple[int, int, int]:
-        """End the window here and return what ``step_ended`` would."""
-        end_ns = now_ns()
-        dur_ns = end_ns - self._start_ns
+        """End the window at the last border and return what ``step_ended`` would; zeros without a step."""
+        if not self._done or self._start_ns is None:
+            return 0, 0, 0
+        dur_ns = self._border_ns - self._start_ns
         # An estimate from few samples may exceed what it is a part of.
         window = (self._done, dur_ns, min(self._meter.taken_since_last(), dur_ns))
-        self._done, self._start_ns = 0, end_ns
+        self._done, self._start_ns = 0, self._border_ns
         return window
 
     def last(self, steps: int) -> None:

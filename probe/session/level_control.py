@@ -118,9 +118,7 @@ class LevelControl:
         """Do what is due at the end of a step, in the training thread."""
         try:
             self._follow_thread()
-            window = self._windows.step_ended() if self._windows is not None else None
-            if window is not None:
-                self._account(*window)
+            self._count_step()
             self._look_at_credit()
             request = self._request
             if request is not None and self._capture.recorder.step >= request[1]:
@@ -135,6 +133,18 @@ class LevelControl:
         """Write the account of the last, incomplete window."""
         if self._windows is not None and self._stretches:
             self._add(*self._windows.close())
+
+    def _count_step(self) -> None:
+        """Add the step that ended to its window, and the window to the account once it is complete."""
+        if self._windows is None:
+            return
+        if self._windows.begin():
+            if self._queue is not None:
+                self._queue.since_last()
+            return
+        window = self._windows.step_ended()
+        if window is not None:
+            self._account(*window)
 
     def _follow_thread(self) -> None:
         """Watch the thread that ends steps; what another one waited before is unknown."""

@@ -138,12 +138,14 @@ def read_truth(truth_dir: Path, result: Diagnosis) -> Truth:
         for active in (True, False)
     }
     paired_ns = median(length[True]) - median(length[False])
-    affected = len(length[True]) / len(steps)
+    # Some steps are recorded with their length only: the diagnosis averages over the others.
+    analysed = set(result.ledger["step"])
+    affected = [step["fault_active"] for step in steps if step["step"] in analysed]
     return Truth(
         rank=rank,
         paired_ns=paired_ns,
         error_ns=hypot(*map(_error_of_median, length.values())),
-        cost_frac=paired_ns * affected / result.step_time_ns,
+        cost_frac=paired_ns * sum(affected) / len(affected) / result.step_time_ns,
     )
 
 

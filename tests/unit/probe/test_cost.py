@@ -12,6 +12,7 @@ from meshscope.probe.cost import (
     ONE_IN,
     CostCredit,
     CostMeter,
+    CostWindows,
 )
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.steps import StepHook
@@ -39,6 +40,25 @@ def test_what_was_said_too_much_is_taken_from_what_follows():
     meter.add_border(500)
     assert meter.taken_since_last() == COST_OVER_SEEN * 200
     assert meter.total_ns() == COST_OVER_SEEN * 1200
+
+
+def test_a_window_has_neither_the_start_of_the_job_nor_its_end():
+    """Fails if minutes of imports before the first step hide what the hooks take in the steps."""
+    meter = CostMeter()
+    windows = CostWindows(meter, steps=100, budget_ppm=5000)
+    meter.add_border(7_000)
+    time.sleep(0.05)
+    assert windows.close() == (0, 0, 0)
+    assert windows.begin()
+    assert not windows.begin()
+    meter.add_border(1_000)
+    assert windows.step_ended() is None
+    time.sleep(0.05)
+    steps, dur_ns, cost_ns = windows.close()
+    assert steps == 1
+    assert dur_ns < 50_000_000
+    assert cost_ns == COST_OVER_SEEN * 1_000
+    assert windows.close() == (0, 0, 0)
 
 
 class SlowMemory:
