@@ -125,7 +125,7 @@ def _numbers(found: dict[str, Any]) -> list[tuple[str, str, str]]:
             found["mfu_unknown_because"] or "mean of these steps",
         ),
         score,
-        ("Last step", _NONE if last is None else str(last), "the newest that is analysed"),
+        ("Last step", _NONE if last is None else str(last), "the newest that every rank ended"),
         ("Ranks seen", str(len(found["ranks"])), ranks),
         ("Findings", str(len(found["findings"])), "over all analysed steps"),
     ]
