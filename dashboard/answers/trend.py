@@ -37,7 +37,8 @@ def _of_less_detail(run: LoadedRun, ledger: pd.DataFrame) -> pd.Series[float]:
     rows = rows[rows["detail"].notna() & rows["rank"].isin(ledger["rank"])]
     rows = rows[(rows["step"] > ledger["step"].min()) & ~rows["step"].isin(ledger["step"])]
     by_step = rows.drop_duplicates(["rank", "step"], keep="last").groupby("step")["dur_ns"]
-    return by_step.max()[by_step.size() == ledger["rank"].nunique()].astype(np.float64)
+    longest = by_step.max().astype(np.float64)
+    return longest[(by_step.size() == ledger["rank"].nunique()).to_numpy()]
 
 
 def _are_alike(run: LoadedRun, steps: pd.Index) -> bool:
