@@ -37,8 +37,9 @@ def _of_less_detail(run: LoadedRun, ledger: pd.DataFrame) -> pd.Series[float]:
     rows = rows[rows["detail"].notna() & rows["rank"].isin(ledger["rank"])]
     rows = rows[(rows["step"] > ledger["step"].min()) & ~rows["step"].isin(ledger["step"])]
     by_step = rows.drop_duplicates(["rank", "step"], keep="last").groupby("step")["dur_ns"]
-    longest = by_step.max().astype(np.float64)
-    return longest[(by_step.size() == ledger["rank"].nunique()).to_numpy()]
+    is_whole = (by_step.size() == ledger["rank"].nunique()).to_numpy()
+    longest: pd.Series[float] = by_step.max().astype(np.float64).loc[is_whole]
+    return longest
 
 
 def _are_alike(run: LoadedRun, steps: pd.Index) -> bool:

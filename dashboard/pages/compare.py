@@ -106,7 +106,7 @@ def content(
     state = with_before(store, run, state)
     if state.before is None:
         what = "No earlier run has this mesh: choose one" if are_others else "There is no other run"
-        why = "The page then compares both steps class by class. For runs of other folders: meshscope compare BEFORE AFTER."
+        why = "Two runs in one folder are compared class by class. Runs of other folders: meshscope compare BEFORE AFTER."
         return [empty(what, why)]
     try:
         result = comparison(store, run, state)

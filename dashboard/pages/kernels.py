@@ -8,7 +8,8 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from meshscope.analyze.wording.words import capitalised
+from meshscope.analyze.output.json.kernels import NO_KERNELS
+from meshscope.analyze.wording.words import capitalised, sentence
 
 from ..plain import units
 from ..runs.loaded_run import LoadedRun
@@ -25,6 +26,7 @@ Row = Mapping[str, Any]
 def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the page of kernels."""
     result = run.kernels()
+    limits = [limit for limit in result["limits"] if limit != str(NO_KERNELS)]
     content: list[Component] = [
         html.H1("What the devices worked on", className="ms-title"),
     ]
@@ -37,10 +39,9 @@ def layout(run: LoadedRun, state: ViewState) -> list[Component]:
             _ranks(result["ranks"], state.rank),
         ]
     else:
-        why = "A deep trace of some steps (meshscope arm), or a profiler's trace, has them."
-        content.append(empty("No kernels were recorded", why))
-    if result["limits"]:
-        listed = html.Ul([html.Li(limit) for limit in result["limits"]], className="ms-limits")
+        content.append(empty("No kernels were recorded", sentence(str(NO_KERNELS))))
+    if limits:
+        listed = html.Ul([html.Li(limit) for limit in limits], className="ms-limits")
         content.append(card("What this result could not see", [listed]))
     return content
 

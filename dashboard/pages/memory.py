@@ -157,7 +157,9 @@ def _differences(result: Row) -> Component:
 
 
 def _measured(row: Row) -> str:
-    words = units.size(_held(row))
+    """Return what the allocator held; the resident set has the programs too, which no formula expects."""
+    steady = row["steady_bytes"]
+    words = units.size(row["peak_bytes"] if steady is None else steady)
     return f"at most {words}" if row["is_steady"] is False else words
 
 
