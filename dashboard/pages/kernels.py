@@ -148,7 +148,8 @@ def _places(places: Sequence[Row]) -> Component:
         for row in places
     ]
     columns = ["Where", "Count", "Device time", "Of busy", "Of steps"]
-    return card("Phases of the step", [table(columns, rows)])
+    note = "Kernels that run at once count each."
+    return card("Phases of the step", [table(columns, rows)], note=note)
 
 
 def _ranks(ranks: Mapping[str, Row], selected: int | None) -> Component:

@@ -85,7 +85,7 @@ def kernels_document(result: Mapping[str, Any]) -> list[Block]:
     )
     return [
         *section("Devices", _ranks(result["ranks"])),
-        *section("Phases", _places(result["places"])),
+        *section("Phases (kernels that run at once count each)", _places(result["places"])),
         *section(longest, _kernels(kernels)),
         *section(launched, _operators(operators)),
         *section("Calls of the host that wait for the device", _host_waits(result["host_waits"])),
