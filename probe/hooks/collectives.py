@@ -18,7 +18,7 @@ from typing import Any
 from ..clock import now_ns, thread_cpu_ns
 from ..compat.torch_names import Dispatcher, dispatcher, dispatcher_hop_ns, process_group_class
 from ..compat.works import source_rank, work_class
-from ..cost import COST_OVER_SEEN, ONE_IN
+from ..cost import ONE_IN
 from ..recording.record_heads import NOT_CARRIED, collective_head, p2p_head
 from ..safety.program_signals import pass_on
 from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
@@ -123,9 +123,7 @@ class CollectiveHook:
         except Exception as error:  # noqa: BLE001 - the cost is then too low, and says so
             pass_on(error)
             self._capture.recorder.annotate("cost.hop_unknown", f"{type(error).__name__}: {error}")
-        # The border sees all that this takes, so it is not to be doubled as what hooks take is.
-        taken_ns = thread_cpu_ns() - entered_ns
-        self._capture.meter.leave_out(taken_ns - taken_ns // COST_OVER_SEEN)
+        self._capture.meter.saw_all_of(thread_cpu_ns() - entered_ns)
 
     def remove(self) -> None:
         """Take all implementations away again."""

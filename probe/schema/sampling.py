@@ -18,8 +18,10 @@ ONE_IN = (1, 2, 4, 8, 16)
 MOST_ONE_IN = ONE_IN[-1]
 """The most of them."""
 EARLY_WINDOW_STEPS = 5
-"""Steps of the windows with which a run begins. A short run has more than one of them, whatever it
-costs; the first one is recorded at any price."""
+"""Steps of the windows with which a run begins."""
+_AT_ANY_PRICE = (0, 4)
+"""Early windows that are recorded whatever they cost, so that a run of 30 steps has two of them: from one alone
+chance makes ranks slow that are not."""
 EARLY_STEPS = EARLY_WINDOW_STEPS * MOST_ONE_IN
 """So long windows are that short: of these steps too one in so many is recorded."""
 
@@ -31,7 +33,8 @@ def is_recorded(step: int, one_in: int) -> bool:
         step: The step, from 0.
         one_in: Of so many windows the first one is.
     """
-    return _window_of(step) % one_in == 0
+    window = _window_of(step)
+    return window % one_in == 0 or (step < EARLY_STEPS and window in _AT_ANY_PRICE)
 
 
 def begins_window(step: int) -> bool:
@@ -44,11 +47,6 @@ def next_window(step: int) -> int:
     if step <= EARLY_STEPS:
         return -(-step // EARLY_WINDOW_STEPS) * EARLY_WINDOW_STEPS
     return -(-(step + LEAD_STEPS) // WINDOW_STEPS) * WINDOW_STEPS - LEAD_STEPS
-
-
-def window_steps(step: int) -> int:
-    """Return how long the windows are that begin around a step."""
-    return EARLY_WINDOW_STEPS if step < EARLY_STEPS else WINDOW_STEPS
 
 
 def _window_of(step: int) -> int:

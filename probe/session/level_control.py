@@ -12,7 +12,7 @@ import os
 from threading import get_native_id, main_thread
 from typing import Any
 
-from ..clock import now_ns, own_threads_cpu_ns, thread_queued_ns
+from ..clock import now_ns, own_threads_cpu_ns, thread_cpu_ns, thread_queued_ns
 from ..cost import COST_OVER_SEEN, ONE_IN, CostCredit, CostWindows, SampledCost
 from ..hooks.base import Capture
 from ..hooks.collective_times import refusal
@@ -201,12 +201,14 @@ class LevelControl:
         one_in = self._sample.one_in
         if self._sample == ALL_STEPS or not (is_new or begins):
             return
+        entered_ns = thread_cpu_ns()
         if not is_recorded(step, one_in):
             hooks.pause()
         elif begins and (is_new or one_in > 1 or is_recorded(step, MOST_ONE_IN)):
             # What was recorded before is resumed, too, so that all ranks begin with the same numbers.
             hooks.pause()
             hooks.resume(first_seq=step << _FIRST_SEQ_BITS)
+        self._capture.meter.saw_all_of(thread_cpu_ns() - entered_ns)
 
     def _begin_to_sample(self, ordered: Sample) -> None:
         assert self._hooks is not None

@@ -42,6 +42,14 @@ def test_what_was_said_too_much_is_taken_from_what_follows():
     assert meter.total_ns() == COST_OVER_SEEN * 1200
 
 
+def test_a_long_task_at_a_border_counts_once():
+    """Putting hooks in again would count twice, and thin out runs for what they do not lose."""
+    meter = CostMeter()
+    meter.add_border(10_000)
+    meter.saw_all_of(8_000)
+    assert meter.total_ns() == 8_000 + COST_OVER_SEEN * 2_000
+
+
 class SlowMemory:
     """Takes CPU time, or only waits, at every sample."""
 
@@ -160,8 +168,9 @@ def sampled_over(monkeypatch, *, calls, cost_frac=0.003, one_in=8, steps=200):
         for _ in range(calls if was_recorded else 0):
             meter.add("span", round(step_ns * cost_frac / (calls * ONE_IN * COST_OVER_SEEN)))
         sampled.step_ended(was_recorded=was_recorded)
+    found = sampled.times_over()
     assert sampled.step_ns == step_ns
-    return sampled.times_over()
+    return found
 
 
 def test_what_all_steps_would_take_is_known_of_some(monkeypatch):
