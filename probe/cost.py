@@ -95,13 +95,14 @@ class CostMeter:
         """Add the CPU time that a step border took; all of them are timed."""
         self._border_ns += taken_ns
 
-    def leave_out(self, taken_ns: int) -> None:
-        """Take CPU time out of a border that nothing but a comparison needs."""
-        self._border_ns -= taken_ns
+    def leave_out(self, taken_ns: int, *, counts_once: bool = False) -> None:
+        """Take CPU time out of a border.
 
-    def saw_all_of(self, taken_ns: int) -> None:
-        """Take CPU time out of a border so that it counts once: a long task there is seen whole, unlike a hook."""
-        self._border_ns -= taken_ns - taken_ns // COST_OVER_SEEN
+        Args:
+            taken_ns: What nothing but a comparison needs, or a long task.
+            counts_once: A long task, which is seen whole, unlike a hook, is left in once.
+        """
+        self._border_ns -= taken_ns - (taken_ns // COST_OVER_SEEN if counts_once else 0)
 
     def add_facts_time(self, taken_ns: int) -> None:
         """Add what it took to record what the training code tells; all such calls are timed."""

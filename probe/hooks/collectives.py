@@ -123,7 +123,7 @@ class CollectiveHook:
         except Exception as error:  # noqa: BLE001 - the cost is then too low, and says so
             pass_on(error)
             self._capture.recorder.annotate("cost.hop_unknown", f"{type(error).__name__}: {error}")
-        self._capture.meter.saw_all_of(thread_cpu_ns() - entered_ns)
+        self._capture.meter.leave_out(thread_cpu_ns() - entered_ns, counts_once=True)
 
     def remove(self) -> None:
         """Take all implementations away again."""

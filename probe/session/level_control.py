@@ -208,7 +208,7 @@ class LevelControl:
             # What was recorded before is resumed, too, so that all ranks begin with the same numbers.
             hooks.pause()
             hooks.resume(first_seq=step << _FIRST_SEQ_BITS)
-        self._capture.meter.saw_all_of(thread_cpu_ns() - entered_ns)
+        self._capture.meter.leave_out(thread_cpu_ns() - entered_ns, counts_once=True)
 
     def _begin_to_sample(self, ordered: Sample) -> None:
         assert self._hooks is not None
