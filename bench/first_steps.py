@@ -5,7 +5,8 @@
 Two ranks with many collectives in a short step train under ``meshscope run`` as a user would start
 them, with the default budget. Each line is a stretch of steps that were recorded alike: all of them at
 first, then windows of steps, because so many collectives in such a step are over the budget. The
-first two steps of the job are in its first stretch.
+first two steps of the job are in its first stretch. The last line holds what the first 20 steps took against
+what they would have taken with all of them recorded.
 """
 
 import argparse
@@ -17,9 +18,11 @@ from pathlib import Path
 
 from meshscope.probe.reader.run import read_run
 from meshscope.probe.schema.manifest import RECORDING_KEY
+from meshscope.probe.schema.sampling import is_recorded
 
 COLLECTIVES = 17
 PAUSE_S = 0.0058
+FIRST_STEPS = 20
 JOB = f"""
 import sys, threading, torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -51,6 +54,18 @@ def train(folder, steps):
     return read_run(folder / "run")
 
 
+def first_steps_ms(stretches, bare_ns):
+    """Return what the first steps took, and what they would with the others recorded as later ones are."""
+    first, sampled = stretches[:2]
+    begins, one_in = sampled["step"], sampled["one_in"]
+    recorded = sum(is_recorded(step, one_in) for step in range(begins, begins + sampled["steps"]))
+    step_ns = (sampled["cost_ns"] - (sampled["steps"] - recorded) * bare_ns) / max(recorded, 1)
+    others = max(FIRST_STEPS - begins, 0)
+    later = sum(is_recorded(step, one_in) for step in range(begins, FIRST_STEPS))
+    taken_ns = first["cost_ns"] + later * step_ns + (others - later) * bare_ns
+    return taken_ns / 1e6, (first["cost_ns"] + others * step_ns) / 1e6
+
+
 def main():
     """Train and print."""
     parser = argparse.ArgumentParser()
@@ -60,13 +75,21 @@ def main():
         capture = train(Path(name), options.steps)
     steps = capture.tables["step"].to_pandas().groupby("step")["dur_ns"].median()
     print(f"median step {steps.median() / 1e6:.1f} ms, {COLLECTIVES} collectives in each")
-    for one in capture.rank_manifests[0]["annotations"][RECORDING_KEY]:
+    annotations = capture.rank_manifests[0]["annotations"]
+    for one in annotations[RECORDING_KEY]:
         count, cost_ns = max(one["steps"], 1), one["cost_ns"]
         share = cost_ns / count / steps.median()
         print(
             f"from step {one['step']:4}, one window in {one['one_in']:2}: "
             f"{cost_ns / count / 1e6:.2f} ms a step, {share:.2%}, in all {cost_ns / 1e6:.0f} ms"
         )
+    if len(annotations[RECORDING_KEY]) > 1:
+        bare_ns = annotations["cost"]["bare_border_ns"] or 0
+        taken_ms, all_ms = first_steps_ms(annotations[RECORDING_KEY], bare_ns)
+        print(
+            f"first {FIRST_STEPS} steps: {taken_ms:.0f} ms; all of them recorded: {all_ms:.0f} ms"
+        )
+        print(f"a step that is not recorded: {bare_ns / 1e6:.2f} ms")
 
 
 if __name__ == "__main__":

@@ -34,12 +34,12 @@ _MOST_BARE = 4096
 """Borders that the median is taken of."""
 WINDOWS_OVER_BUDGET = 3
 """So many windows in a row have to be over budget before less is recorded."""
-CREDIT_NS = 25_000_000
-"""What the hooks may take beyond the budget before less is recorded, once in a run: a fortieth of a second is
+CREDIT_NS = 10_000_000
+"""What the hooks may take beyond the budget before less is recorded, once in a run: a hundredth of a second is
 lost on no job, and is more than chance shows in the first steps of one that keeps its budget."""
 _STARTING_STEPS = 2
 """What these take is paid once: groups are met, heads of records made, caches filled."""
-_LEAST_STEPS = 3
+_LEAST_STEPS = 2
 """Steps after them that a cost of steps is taken of, at the least."""
 
 
@@ -95,9 +95,14 @@ class CostMeter:
         """Add the CPU time that a step border took; all of them are timed."""
         self._border_ns += taken_ns
 
-    def leave_out(self, taken_ns: int) -> None:
-        """Take CPU time out of a border that nothing but a comparison needs."""
-        self._border_ns -= taken_ns
+    def leave_out(self, taken_ns: int, *, counts_once: bool = False) -> None:
+        """Take CPU time out of a border.
+
+        Args:
+            taken_ns: What nothing but a comparison needs, or a long task.
+            counts_once: A long task, which is seen whole, unlike a hook, is left in once.
+        """
+        self._border_ns -= taken_ns - (taken_ns // COST_OVER_SEEN if counts_once else 0)
 
     def add_facts_time(self, taken_ns: int) -> None:
         """Add what it took to record what the training code tells; all such calls are timed."""
@@ -146,7 +151,7 @@ class CostMeter:
 class CostCredit:
     """Tells early that a job will be over its budget by more than ``CREDIT_NS``.
 
-    From few samples what the hooks take is known badly, and an order is for good. So it is taken
+    From few samples what the hooks take is known badly, and an order costs the run steps. So it is taken
     one standard error lower than it is measured, where single calls differ by as much as they take.
 
     Attributes:
@@ -187,6 +192,48 @@ class CostCredit:
         if over_frac <= 0 or over_frac * (all_ns + lead_ns) <= CREDIT_NS:
             return None
         return cost_frac / self._budget_frac
+
+
+class SampledCost:
+    """Tells whether one window of steps in so many, as was ordered, is too much or too little.
+
+    An order of the first steps rests on few samples, and of steps that are like no later ones.
+
+    Attributes:
+        step_ns: The mean step so far.
+    """
+
+    def __init__(self, meter: CostMeter, *, budget_ppm: int) -> None:
+        """Watch from now on.
+
+        Args:
+            meter: What the hooks take.
+            budget_ppm: Allowed share of the time, in parts per million.
+        """
+        self.step_ns = 0
+        self._meter = meter
+        self._budget_frac = budget_ppm / 1e6
+        self._steps = self._recorded = 0
+        self._start = (now_ns(), meter.total_ns(), meter.samples())
+
+    def step_ended(self, *, was_recorded: bool) -> None:
+        """Count a step."""
+        self._steps += 1
+        self._recorded += was_recorded
+
+    def times_over(self) -> tuple[float, float] | None:
+        """Return how many times over budget the run were if all steps were recorded; None if unknown.
+
+        Twice: one standard error lower than it is measured, and one higher.
+        """
+        before_ns, taken_ns, sampled = self._start
+        count, all_ns = self._meter.samples() - sampled, max(now_ns() - before_ns, 1)
+        if not count or not self._recorded or not self._budget_frac:
+            return None
+        self.step_ns = all_ns // self._steps
+        recorded_ns = (self._meter.total_ns() - taken_ns) / self._recorded
+        times, error = recorded_ns / (self.step_ns * self._budget_frac), 1 / math.sqrt(count)
+        return times * (1 - error), times * (1 + error)
 
 
 class CostWindows:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from meshscope.probe.schema.message import cell_to_json
-from meshscope.probe.schema.sampling import WINDOW_STEPS
+from meshscope.probe.schema.sampling import EARLY_STEPS, EARLY_WINDOW_STEPS, WINDOW_STEPS
 
 from ..tables.trace import Trace
 from ..wording.limits import Limit
@@ -44,7 +44,8 @@ def level_limits(trace: Trace) -> tuple[Limit, ...]:
     rows = trace.frame("recording")
     code = rows["reason"].map(_code_of_reason)
     sampled, lowered = (rows[code == one] for one in ("level.sampled", "level.over_budget"))
-    return (*_sampled(sampled, len(trace.ranks)), *_lowered(lowered))
+    last = rows.sort_values("step", kind="stable").drop_duplicates("rank", keep="last")
+    return (*_sampled(sampled, last, len(trace.ranks)), *_lowered(lowered))
 
 
 def _code_of_reason(cell: object) -> str:
@@ -59,18 +60,31 @@ def _code_of_reason(cell: object) -> str:
     return "level.over_budget" if str(cell).startswith(_OLD_LOWERED) else ""
 
 
-def _sampled(rows: pd.DataFrame, captured: int) -> tuple[Limit, ...]:
+def _sampled(rows: pd.DataFrame, last: pd.DataFrame, captured: int) -> tuple[Limit, ...]:
+    """Return from which step on ranks recorded some windows only, and until when.
+
+    Args:
+        rows: Stretches that were recorded so.
+        last: The last stretch of each rank.
+        captured: How many ranks there are.
+    """
     if rows.empty:
         return ()
-    ranks, period = int(rows["rank"].nunique()), WINDOW_STEPS * int(rows["one_in"].max())
-    first = int(rows["step"].min())
+    own = last[last["rank"].isin(rows["rank"].unique())]
+    first, ranks = int(rows["step"].min()), len(own)
+    values = {
+        "first": first,
+        "one_in": int(rows["one_in"].max()),
+        "window": WINDOW_STEPS,
+        "early_window": EARLY_WINDOW_STEPS,
+        "early": EARLY_STEPS,
+    }
+    if (own["one_in"] == 1).all():
+        last_step = int(own["step"].max()) - 1
+        return (message("missing.sampled_until", last=last_step, count=ranks, **values),)
     if ranks == captured:
-        return (message("missing.sampled_on_all", first=first, kept=WINDOW_STEPS, period=period),)
-    return (
-        message(
-            "missing.sampled_on_some", first=first, kept=WINDOW_STEPS, period=period, count=ranks
-        ),
-    )
+        return (message("missing.sampled_on_all", **values),)
+    return (message("missing.sampled_on_some", count=ranks, **values),)
 
 
 def _lowered(lowered: pd.DataFrame) -> tuple[Limit, ...]:

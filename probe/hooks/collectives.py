@@ -15,7 +15,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from ..clock import now_ns
+from ..clock import now_ns, thread_cpu_ns
 from ..compat.torch_names import Dispatcher, dispatcher, dispatcher_hop_ns, process_group_class
 from ..compat.works import source_rank, work_class
 from ..cost import ONE_IN
@@ -117,11 +117,13 @@ class CollectiveHook:
         if process_group is None:
             return
         self._is_hop_known = True
+        entered_ns = thread_cpu_ns()
         try:
             self._capture.meter.hop_ns = dispatcher_hop_ns(self.access, process_group)
         except Exception as error:  # noqa: BLE001 - the cost is then too low, and says so
             pass_on(error)
             self._capture.recorder.annotate("cost.hop_unknown", f"{type(error).__name__}: {error}")
+        self._capture.meter.leave_out(thread_cpu_ns() - entered_ns, counts_once=True)
 
     def remove(self) -> None:
         """Take all implementations away again."""

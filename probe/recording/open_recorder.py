@@ -48,6 +48,7 @@ class NullRecorder(Recorder):
     annotate = _nothing
     flush = _nothing
     keep_ring = _nothing
+    wake = _nothing
     give_sign_of_life = _nothing
     publish = _nothing
     close = _nothing

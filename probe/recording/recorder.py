@@ -349,6 +349,11 @@ class Recorder:
         if self._open:
             self._writer.keep_ring(MOST_FLUSH_S)
 
+    def wake(self) -> None:
+        """Have the writer look at the ring now, and do what else it does then."""
+        if self._open:
+            self._writer.wake()
+
     def give_sign_of_life(self, time_ns: int) -> None:
         """Note that the process runs, readable after it was killed; any thread."""
         self._ring.give_sign_of_life(time_ns)

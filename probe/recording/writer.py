@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..clock import now_ns
+from ..safety.threads import Bell
 from ..schema.errors import ConfigError
 from ..schema.message import message
 from ..schema.record_payloads import encode_records
@@ -120,7 +121,7 @@ class SegmentWriter(threading.Thread):
             manifest.annotate(FULL_RECORDS, asdict(settings.full_records))
         self._batch_records = min(settings.batch_records, settings.slot_count // 4)
         self._ended = threading.Event()
-        self._called = threading.Event()
+        self._bell = Bell()
         self._asked: deque[threading.Event] = deque()
         self._is_over = False
         self._drain_lock = threading.Lock()
@@ -138,16 +139,19 @@ class SegmentWriter(threading.Thread):
         self._ring.give_sign_of_life(now_ns())
         self._attempt(_load_arrow)
         while True:
-            self._called.wait(self._settings.wake_s)
+            self._bell.wait(self._settings.wake_s)
             if self._ended.is_set():
                 break
-            self._called.clear()
             self._attempt(self._keep_asked)
             self._attempt(self._wake)
             self._attempt(self._settings.each_wake)
         self._end()
         for done in self._asked:
             done.set()
+
+    def wake(self) -> None:
+        """Have the thread look at the ring now, and call ``each_wake``; any thread."""
+        self._bell.ring()
 
     def flush(self) -> None:
         """Write all records that are in the ring now, from any thread."""
@@ -162,7 +166,7 @@ class SegmentWriter(threading.Thread):
             rest is then left in the ring.
         """
         self._ended.set()
-        self._called.set()
+        self._bell.ring()
         if not self.is_alive():
             if not self._is_over:
                 self._end()
@@ -252,7 +256,7 @@ class SegmentWriter(threading.Thread):
             return
         done = threading.Event()
         self._asked.append(done)
-        self._called.set()
+        self._bell.ring()
         last_ns = now_ns() + int(timeout_s * _NS_PER_S)
         while not done.wait(min(timeout_s, _LOOK_S)) and self.is_alive():
             if now_ns() >= last_ns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -30,3 +30,25 @@ def start_deaf(thread: threading.Thread) -> None:
     """
     with deaf_threads():
         thread.start()
+
+
+class Bell:
+    """Wakes the one thread that waits for it, now or when it next waits.
+
+    Any thread may ring it, also a signal handler that interrupts just that: an event of
+    ``threading`` would stand still there for good.
+    """
+
+    def __init__(self) -> None:
+        """Make one that was not rung."""
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """Wake the thread; what was rung already stays so."""
+        with suppress(RuntimeError):
+            self._silent.release()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is rung, so long at the most."""
+        self._silent.acquire(timeout=timeout_s)

@@ -13,13 +13,17 @@ the border of a window to cost nothing beside it."""
 LEAD_STEPS = 5
 """Steps of a window before the multiple of ``WINDOW_STEPS`` that it is of. The first step of a window
 pays for putting hooks in, and of the others each hundredth is kept record by record."""
-WHOLE_STEPS = WINDOW_STEPS - LEAD_STEPS
-"""The first window of a run, which is recorded at any price: as many steps as an analysis of a short run
-needs, and no part of a long one."""
 ONE_IN = (1, 2, 4, 8, 16)
 """Of how many windows one may be recorded."""
 MOST_ONE_IN = ONE_IN[-1]
 """The most of them."""
+EARLY_WINDOW_STEPS = 5
+"""Steps of the windows with which a run begins."""
+_AT_ANY_PRICE = (0, 4)
+"""Early windows that are recorded whatever they cost, so that a run of 30 steps has two of them: from one alone
+chance makes ranks slow that are not."""
+EARLY_STEPS = EARLY_WINDOW_STEPS * MOST_ONE_IN
+"""So long windows are that short: of these steps too one in so many is recorded."""
 
 
 def is_recorded(step: int, one_in: int) -> bool:
@@ -29,12 +33,26 @@ def is_recorded(step: int, one_in: int) -> bool:
         step: The step, from 0.
         one_in: Of so many windows the first one is.
     """
-    return (step + LEAD_STEPS) // WINDOW_STEPS % one_in == 0
+    window = _window_of(step)
+    return window % one_in == 0 or (step < EARLY_STEPS and window in _AT_ANY_PRICE)
 
 
 def begins_window(step: int) -> bool:
     """Tell whether a step is the first of a window, recorded or not."""
-    return (step + LEAD_STEPS) % WINDOW_STEPS == 0
+    return next_window(step) == step
+
+
+def next_window(step: int) -> int:
+    """Return the first step from this one on with which a window begins, recorded or not."""
+    if step <= EARLY_STEPS:
+        return -(-step // EARLY_WINDOW_STEPS) * EARLY_WINDOW_STEPS
+    return -(-(step + LEAD_STEPS) // WINDOW_STEPS) * WINDOW_STEPS - LEAD_STEPS
+
+
+def _window_of(step: int) -> int:
+    if step < EARLY_STEPS:
+        return step // EARLY_WINDOW_STEPS
+    return (step + LEAD_STEPS) // WINDOW_STEPS
 
 
 def least_one_in(times_over: float) -> int | None:
@@ -46,8 +64,3 @@ def least_one_in(times_over: float) -> int | None:
         times_over: What recording all of them takes, over what it may take.
     """
     return next((one_in for one_in in ONE_IN if times_over <= one_in), None)
-
-
-def next_window(step: int) -> int:
-    """Return the first step from this one on with which a window begins, recorded or not."""
-    return -(-(step + LEAD_STEPS) // WINDOW_STEPS) * WINDOW_STEPS - LEAD_STEPS

@@ -52,8 +52,8 @@ RECORDING = TableSpec(
             "one_in",
             "int64",
             "1",
-            "of so many windows of 25 steps one was recorded at that level, of the others the length of "
-            "steps alone; null: all",
+            "of so many windows of steps (of 25, before step 80 of 5) one was recorded at that level, "
+            "of the others the length of steps alone; null: all",
             nullable=True,
         ),
         ns_column("start_ns", "when the stretch began", nullable=True),

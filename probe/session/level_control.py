@@ -12,16 +12,16 @@ import os
 from threading import get_native_id, main_thread
 from typing import Any
 
-from ..clock import now_ns, own_threads_cpu_ns, thread_queued_ns
-from ..cost import COST_OVER_SEEN, ONE_IN, CostCredit, CostWindows
+from ..clock import now_ns, own_threads_cpu_ns, thread_cpu_ns, thread_queued_ns
+from ..cost import COST_OVER_SEEN, ONE_IN, CostCredit, CostWindows, SampledCost
 from ..hooks.base import Capture
 from ..hooks.collective_times import refusal
 from ..schema.errors import ConfigError
 from ..schema.manifest import RECORDING_KEY
 from ..schema.message import Message, message, message_to_cell
 from ..schema.sampling import (
+    EARLY_WINDOW_STEPS,
     MOST_ONE_IN,
-    WHOLE_STEPS,
     WINDOW_STEPS,
     begins_window,
     is_recorded,
@@ -31,7 +31,7 @@ from ..schema.sampling import (
 from ..schema.terms import CaptureLevel
 from ..settings.config import level_below, level_of
 from .hook_set import HookSet
-from .sample_order import Sample, SampleOrder
+from .sample_order import ALL_STEPS, MOST_ROUNDS, Sample, SampleOrder
 
 _MOST_STRETCHES = 256
 """Changes of level that a manifest lists; of more the first ones and the newest stay."""
@@ -61,7 +61,7 @@ class LevelControl:
 
     def __init__(self, capture: Capture) -> None:
         self.order = SampleOrder(self._tell_order)
-        self._sample = Sample(1, 0)
+        self._sample = ALL_STEPS
         self._capture = capture
         self._source = capture.source("levels")
         self._wanted = level_of(capture.config.level)
@@ -70,6 +70,7 @@ class LevelControl:
         self._stretches: list[dict[str, Any]] = []
         self._windows: CostWindows | None = None
         self._credit: CostCredit | None = None
+        self._sampled: SampledCost | None = None
         self._queue: _Queue | None = None
 
     def start(self, hooks: HookSet) -> None:
@@ -120,12 +121,15 @@ class LevelControl:
             self._follow_thread()
             self._count_step()
             self._look_at_credit()
+            self._look_at_sampled()
             request = self._request
             if request is not None and self._capture.recorder.step >= request[1]:
                 self._set(request[0], message("level.asked"))
                 if self._request is request:
                     self._request = None
             self._follow_order()
+            if self.order.hasten(self._capture.recorder.step):
+                self._capture.recorder.wake()
         except Exception as error:  # noqa: BLE001 - counted; training goes on
             self._source.failed(error)
 
@@ -156,49 +160,90 @@ class LevelControl:
     def _look_at_credit(self) -> None:
         """Ask all ranks for less as soon as this one sees that it will be over its budget."""
         credit = self._credit
-        if credit is None or self.order.is_coming(1) or self._sample.one_in > 1:
+        if credit is None or self._sample != ALL_STEPS or self.order.is_coming(ALL_STEPS):
             return
-        times_over = credit.times_over(self.order.ahead_ns)
+        step = self._capture.recorder.step
+        times_over = credit.times_over(self.order.ahead_ns(step, credit.step_ns))
         if times_over is not None and self._wanted is not CaptureLevel.STEPS:
             self._ask(least_one_in(times_over) or MOST_ONE_IN, credit.step_ns)
 
+    def _look_at_sampled(self) -> None:
+        """Ask for less or for more at the end of a window that was recorded, where its order proves wrong.
+
+        Only who gave an order asks for more: to others the run may be cheap that is dear to that rank.
+        """
+        sampled, now, step = self._sampled, self._sample, self._capture.recorder.step
+        if sampled is None:
+            return
+        was_recorded = is_recorded(step - 1, now.one_in)
+        sampled.step_ended(was_recorded=was_recorded)
+        if not was_recorded or not begins_window(step) or self.order.is_coming(now):
+            return
+        times_over = sampled.times_over()
+        if times_over is None:
+            return
+        least, enough = (least_one_in(times) or MOST_ONE_IN for times in times_over)
+        if least > now.one_in:
+            self._ask(least, sampled.step_ns)
+        elif enough < now.one_in and self.order.is_own and now.round < MOST_ROUNDS:
+            self._ask(enough, sampled.step_ns)
+
     def _ask(self, one_in: int, step_ns: int) -> None:
-        ahead = 1 + self.order.ahead_ns // max(step_ns, 1)
-        first_step = max(self._capture.recorder.step + ahead, WHOLE_STEPS)
+        step, now = self._capture.recorder.step, self._sample
+        ahead = -(-self.order.ahead_ns(step, step_ns) // max(step_ns, 1))
+        first_step = max(step + ahead, EARLY_WINDOW_STEPS)
         # What is recorded in windows already, is so in whole ones.
-        is_sampled = self._sample.one_in > 1
-        self.order.ask(Sample(one_in, next_window(first_step) if is_sampled else first_step))
+        if now.one_in > 1:
+            first_step = next_window(first_step)
+        self.order.ask(Sample(one_in, first_step, now.round + (one_in < now.one_in)))
 
     def _follow_order(self) -> None:
         """Take the hooks out, or put them in again, where the order or a window of it begins."""
         hooks, ordered, step = self._hooks, self.order.newest, self._capture.recorder.step
         if hooks is None or ordered is None:
             return
-        is_new = step >= ordered.first_step and ordered.one_in > self._sample.one_in
+        begins = begins_window(step)
+        is_new = step >= ordered.first_step and ordered.overrules(self._sample)
+        # What is recorded beyond the order before begins with a window, also where this rank learns of it late.
+        is_new &= begins or ordered.one_in > self._sample.one_in
         if is_new:
             self._begin_to_sample(ordered)
-        if self._sample.one_in == 1 or not (is_new or begins_window(step)):
+        one_in = self._sample.one_in
+        if self._sample == ALL_STEPS or not (is_new or begins):
             return
-        if not is_recorded(step, self._sample.one_in):
+        entered_ns = thread_cpu_ns()
+        if not is_recorded(step, one_in):
             hooks.pause()
-        elif begins_window(step):
-            # A first window is resumed, too, so that it begins with the same numbers on all ranks.
+        elif begins and (is_new or one_in > 1 or is_recorded(step, MOST_ONE_IN)):
+            # What was recorded before is resumed, too, so that all ranks begin with the same numbers.
             hooks.pause()
             hooks.resume(first_seq=step << _FIRST_SEQ_BITS)
+        self._capture.meter.leave_out(thread_cpu_ns() - entered_ns, counts_once=True)
 
     def _begin_to_sample(self, ordered: Sample) -> None:
         assert self._hooks is not None
         assert self._windows is not None
         self._sample = ordered
+        config, meter = self._capture.config, self._capture.meter
         period = WINDOW_STEPS * ordered.one_in
-        windows = -(-self._capture.config.cost_window_steps // period)
-        self._begin_stretch(self._hooks.level, message("level.sampled", one_in=ordered.one_in))
+        windows = -(-config.cost_window_steps // period)
+        is_all = ordered.one_in == 1
+        reason = (
+            message("level.within_budget")
+            if is_all
+            else message("level.sampled", one_in=ordered.one_in)
+        )
+        self._begin_stretch(self._hooks.level, reason)
         self._windows.last(windows * period)
+        self._sampled = None if is_all else SampledCost(meter, budget_ppm=config.cost_budget_ppm)
 
     def _tell_order(self, ordered: Sample) -> None:
+        first, one_in = ordered.first_step, ordered.one_in
+        share = "all steps" if one_in == 1 else f"1 step in {one_in}, in windows"
+        is_more = one_in < self._sample.one_in
+        why = f"{'less' if is_more else 'more'} than {self._budget} of the time"
         self._capture.tell_once(
-            f"the hooks take more than {self._budget} of the time: from step {ordered.first_step} on all "
-            f"ranks record {WINDOW_STEPS} of every {WINDOW_STEPS * ordered.one_in} steps"
+            f"the hooks take {why}: from step {first} on all ranks record {share}"
         )
 
     @property
@@ -246,7 +291,7 @@ class LevelControl:
         times_over = self._sample.one_in * cost_ns * 1e6 / (config.cost_budget_ppm * dur_ns)
         one_in = least_one_in(times_over)
         if one_in is not None and self._wanted is not CaptureLevel.STEPS:
-            if not self.order.is_coming(self._sample.one_in):
+            if not self.order.is_coming(self._sample):
                 self._ask(one_in, dur_ns // max(steps, 1))
             return
         self._lower_level(dur_ns, cost_ns)
@@ -256,6 +301,7 @@ class LevelControl:
         if below is None:
             return
         share = f"{100 * cost_ns / dur_ns:.2f} %"
+        self._sampled = None
         self._capture.recorder.count("levels_lowered")
         self._capture.tell_once(
             f"the hooks took {share} of the time (budget {self._budget}): the level is lowered from "

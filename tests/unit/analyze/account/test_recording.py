@@ -58,7 +58,16 @@ def test_a_lowered_level_is_a_limit():
 def test_windows_of_steps_are_a_limit(reason):
     """Fails when a run that recorded one step in four reads as a whole one, an old run too."""
     (limit,) = level_limits(trace_of(recording=[stretch(0, 70, 5, reason=reason, one_in=4)]))
-    assert (limit.code, limit.values["period"]) == ("missing.sampled_on_all", 100)
+    assert (limit.code, limit.values["one_in"]) == ("missing.sampled_on_all", 4)
+
+
+def test_steps_recorded_again_are_no_limit():
+    """Fails when a run that recorded all again reads as one that did not to its end."""
+    sampled = stretch(0, 7, 5, reason='level.sampled {"one_in": 8}', one_in=8)
+    again = stretch(0, 65, 1, reason="level.within_budget", one_in=1)
+    (limit,) = level_limits(trace_of(recording=[stretch(0, 0, 1), sampled, again]))
+    assert limit.code == "missing.sampled_until"
+    assert "from step 7 to 64 the probe" in str(limit)
 
 
 def test_a_diagnosis_tells_the_cost(tmp_path):

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshscope.probe.schema.sampling import (
+    EARLY_STEPS,
+    EARLY_WINDOW_STEPS,
     ONE_IN,
     WINDOW_STEPS,
     begins_window,
@@ -25,9 +27,22 @@ def test_whoever_records_less_records_what_others_do(step, one_in):
 def test_of_so_many_steps_one_window_is_recorded(one_in):
     """More or less would be recorded than the budget was reckoned with."""
     period = WINDOW_STEPS * one_in
-    for first in (0, 13, 6 * period):
+    for first in (EARLY_STEPS, 113, 6 * period + EARLY_STEPS):
         steps = range(first, first + period)
         assert sum(is_recorded(step, one_in) for step in steps) == WINDOW_STEPS
+    early = [step for step in range(EARLY_STEPS) if is_recorded(step, one_in)]
+    # The second window comes on top where it is not of the share.
+    assert len(early) == EARLY_STEPS // one_in + EARLY_WINDOW_STEPS * (one_in > 4)
+    assert {20, 24} <= set(early)
+    assert early[:EARLY_WINDOW_STEPS] == list(range(EARLY_WINDOW_STEPS))
+
+
+@pytest.mark.parametrize("one_in", ONE_IN)
+def test_what_is_recorded_changes_only_where_a_window_begins(one_in):
+    """Hooks would be left in, or out, for a part of a window on all ranks."""
+    for step in range(1, 1_000):
+        if is_recorded(step, one_in) != is_recorded(step - 1, one_in):
+            assert begins_window(step)
 
 
 @given(st.integers(0, 10**9))

@@ -5,7 +5,15 @@ import json
 import pytest
 
 from meshscope.probe.session import sample_order
-from meshscope.probe.session.sample_order import SAMPLING_FILE, Sample, SampleOrder
+from meshscope.probe.session.sample_order import (
+    ALL_STEPS,
+    LOCAL_AHEAD_NS,
+    QUICK_AHEAD_NS,
+    QUICK_STEPS,
+    SAMPLING_FILE,
+    Sample,
+    SampleOrder,
+)
 
 
 @pytest.fixture
@@ -26,8 +34,8 @@ def test_what_one_rank_asks_for_all_are_to_do(tmp_path, reported):
     first, second = rank(tmp_path, reported), rank(tmp_path, reported)
     first.look()
     first.ask(Sample(4, 300))
-    assert first.is_coming(1)
-    assert not first.is_coming(4)
+    assert first.is_coming(ALL_STEPS)
+    assert not first.is_coming(Sample(4, 300))
     assert first.newest is None
     first.look()
     second.look()
@@ -43,7 +51,8 @@ def test_a_wish_that_is_ordered_already_changes_nothing(tmp_path, reported):
         order.look()
     assert second.newest == Sample(2, 300)
     assert reported == [Sample(2, 300)]
-    assert not second.is_coming(2)
+    assert not second.is_coming(Sample(2, 300))
+    assert (first.is_own, second.is_own) == (True, False)
 
 
 def test_of_two_orders_the_lesser_recording_holds(tmp_path, reported, monkeypatch):
@@ -58,6 +67,72 @@ def test_of_two_orders_the_lesser_recording_holds(tmp_path, reported, monkeypatc
     assert first.newest == second.newest == Sample(8, 400)
 
 
+def test_what_was_ordered_for_nothing_is_taken_back(tmp_path, reported, monkeypatch):
+    """A run whose first steps were dear would record little for good, or ranks would not agree on it."""
+    monkeypatch.setattr(sample_order, "LOCAL_LOOK_NS", 0)
+    first, second = rank(tmp_path, reported), rank(tmp_path, reported)
+    for wish in (Sample(8, 7), Sample(1, 65, 1)):
+        first.ask(wish)
+        first.look()
+        second.look()
+        assert first.newest == second.newest == wish
+    # A wish of the round before comes too late; one of this round holds.
+    for wish, holds in ((Sample(16, 90), False), (Sample(2, 95, 1), True)):
+        second.ask(wish)
+        second.look()
+        first.look()
+        assert (first.newest == second.newest == wish) == holds
+    assert (first.is_own, second.is_own) == (False, True)
+
+
+def test_a_rank_looks_at_each_of_its_first_steps(tmp_path, reported, monkeypatch):
+    """An order of the first steps would come a second late, or ask for steps that others have recorded."""
+    time_ns = [10**12]
+    monkeypatch.setattr(sample_order, "now_ns", lambda: time_ns[0])
+    first, second = rank(tmp_path, reported), rank(tmp_path, reported)
+    step_ns = 100_000_000
+    for step in (1, 2, 3, 4):
+        assert second.hasten(step)
+        second.look()
+        assert not second.hasten(step)
+        time_ns[0] += step_ns
+    first.ask(Sample(4, 7))
+    assert first.hasten(4)
+    first.look()
+    assert second.hasten(5)
+    second.look()
+    assert second.newest == first.newest
+    assert not second.hasten(6)
+
+
+def test_an_order_comes_as_late_as_others_see_it(tmp_path, reported):
+    """Ranks would go on recording at six times their budget, or miss the step on which an order begins."""
+    order = rank(tmp_path, reported)
+    step_ns = 100_000_000
+    assert order.ahead_ns(QUICK_STEPS, step_ns) == 3 * step_ns
+    assert order.ahead_ns(4, 1_000_000) == QUICK_AHEAD_NS
+    assert order.ahead_ns(QUICK_STEPS + 1, step_ns) == LOCAL_AHEAD_NS
+    order.ask(Sample(4, 7))
+    order.look()
+    assert order.ahead_ns(10, step_ns) == LOCAL_AHEAD_NS
+
+
+def test_short_steps_are_looked_at_until_a_quick_order_is_seen(tmp_path, reported, monkeypatch):
+    """An order of step 20 would not be seen in time where steps take a millisecond."""
+    time_ns = [10**12]
+    monkeypatch.setattr(sample_order, "now_ns", lambda: time_ns[0])
+    order = rank(tmp_path, reported)
+    looks_ns = []
+    for step in range(1, 1_000):
+        time_ns[0] += 1_000_000
+        if order.hasten(step):
+            order.look()
+            looks_ns.append(time_ns[0] - 10**12)
+    last_quick_ns = QUICK_STEPS * 1_000_000
+    assert last_quick_ns + 0.7 * QUICK_AHEAD_NS < looks_ns[-1] < last_quick_ns + 2 * QUICK_AHEAD_NS
+    assert len(looks_ns) < 10
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -68,6 +143,8 @@ def test_of_two_orders_the_lesser_recording_holds(tmp_path, reported, monkeypatc
         b'{"one_in": 1, "first_step": 0}',
         b'{"one_in": true, "first_step": 0}',
         b'{"one_in": 2}',
+        b'{"one_in": 2, "first_step": 0, "round": "1"}',
+        b'{"one_in": 2, "first_step": 0, "round": 5}',
         b'{"one_in": 2, "first_step": -1}',
         b'{"one_in": 2, "first_step": 1e3}',
         b'{"one_in": 2, "first_step": 99999999999999999999}',
