@@ -108,7 +108,8 @@ def test_a_level_holds_from_its_step_on(world, tmp_path):
     assert list(stretches["step"]) == [0, 3, 6, 8]
     assert list(stretches["level"]) == ["collectives", "stages", "steps", "collectives"]
     assert list(stretches["reason"])[1:] == ["level.asked"] * 3
-    assert stretches["steps"].sum() == 10
+    # What lies before the first border is the start of the job.
+    assert stretches["steps"].sum() == 9
 
 
 @pytest.mark.skipif(
@@ -203,6 +204,8 @@ def test_too_dear_a_probe_records_less(world, tmp_path, capsys):
     probe.detach()
     run = read_run(tmp_path / "run")
     stretches = run.tables["recording"].to_pandas()
+    # Fast steps may reach the step of the order to thin out before the level is as low as it can be.
+    stretches = stretches[~stretches["reason"].str.contains("level.sampled")].reset_index()
     assert list(stretches["level"]) == ["collectives", "stages", "steps"]
     assert all("level.over_budget" in reason for reason in stretches["reason"][1:])
     assert stretches["step"][1] >= 3 * 40
