@@ -108,6 +108,9 @@ def refine_compute(
     if use.mfu is None:
         whole = _not_measured([*measured, "contention"], devices, is_whole=True)
         return Refinement({}, (*whole, *limits))
+    if use.devices_per_rank > 1:
+        # What one device computes while another one idles is no inefficiency of a kernel.
+        return Refinement({}, (message("unknown.parts_of_devices"), *limits))
     total = float(ledger["step_ns"].sum())
     if ledger[UNSEPARATED].any():
         return Refinement({}, (message("unknown.rest_of_spans"), *limits))

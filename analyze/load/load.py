@@ -29,6 +29,7 @@ from ..read.reading import Reading
 from ..tables.trace import Trace
 from ..wording.limits import Limit
 from ..wording.message import message
+from .call_places import call_places
 from .ingested import is_ingested, read_ingested, rows_by_rank
 from .kept_tables import is_closed, read_kept
 from .pair_calls import pairs_at_the_end
@@ -114,6 +115,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
         tables=capture.tables
         | hosts
         | {"progress": progress, "standing": standing}
+        | {"call_place": call_places(capture.rank_manifests)}
         | ({} if calls is None else {"collective_call": calls}),
         limits=(
             *worded(capture.limits),

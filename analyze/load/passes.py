@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..align.clocks.alignment import align
+from ..align.communication.profiled_steps import with_paired_numbers
 from ..align.communication.realignment import with_agreed_positions
 from ..align.steps.rounds import with_rounds
 from ..align.steps.same_step import with_matched_steps
@@ -39,7 +40,10 @@ class Pass:
 
 
 POSSIBLE_TIMES = Pass(with_possible_times, needs=_TIMED, makes=_TIMED)
-AGREED_POSITIONS = Pass(with_agreed_positions, needs=("collective",), makes=("collective",))
+PAIRED_NUMBERS = Pass(with_paired_numbers, needs=EVERY, makes=EVERY)
+AGREED_POSITIONS = Pass(
+    with_agreed_positions, needs=("collective", "p2p"), makes=("collective", "p2p")
+)
 ONE_CLOCK = Pass(align, needs=EVERY, makes=EVERY)
 SAME_STEPS = Pass(with_matched_steps, needs=EVERY, makes=EVERY)
 ROUNDS = Pass(with_rounds, needs=EVERY, makes=EVERY)
@@ -49,7 +53,7 @@ PASS_NUMBERS = Pass(with_passes_numbered, needs=("span", "p2p"), makes=("span",)
 
 OWN = (ONE_CLOCK, SAME_STEPS, ROUNDS, AXES, LAYOUT, PASS_NUMBERS)
 """For a run directory of ours, after its impossible times were left out and its deep traces joined."""
-FOREIGN = (POSSIBLE_TIMES, AGREED_POSITIONS, ONE_CLOCK, AXES, LAYOUT)
+FOREIGN = (POSSIBLE_TIMES, PAIRED_NUMBERS, AGREED_POSITIONS, ONE_CLOCK, AXES, LAYOUT)
 """For traces of other tools."""
 
 

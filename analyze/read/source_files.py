@@ -20,7 +20,7 @@ from meshscope.probe.schema.manifest import read_json, write_json
 
 from .input_paths import find_files
 
-TABLES_VERSION = 11
+TABLES_VERSION = 12
 """Raised when the readers give other tables for the same files: part of every key."""
 
 INDEX_FOLDER = ".sources"

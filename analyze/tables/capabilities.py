@@ -26,6 +26,8 @@ class Capabilities:
     """It was recorded from the start of the process, so one-time work is in it."""
     counts_steps_by_rank: bool = False
     """Each rank counted its steps, and passes outside of them, by itself: numbers may differ."""
+    profiler_counts_steps: bool = False
+    """The profiler of each rank counted its steps from where it began: numbers may differ by a few."""
     counts_positions_by_rank: bool = False
     """Each rank counted its collectives by itself: positions may be shifted."""
     counts_every_operation: bool = False
@@ -81,6 +83,8 @@ CAPABILITIES = {
         records_whole_life=False,
         records_how_it_ended=True,
     ),
-    "kineto": Capabilities(counts_positions_by_rank=True, repeats_cycles=True),
+    "kineto": Capabilities(
+        profiler_counts_steps=True, counts_positions_by_rank=True, repeats_cycles=True
+    ),
     "nsight": Capabilities(counts_positions_by_rank=True),
 }

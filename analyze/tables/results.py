@@ -193,6 +193,8 @@ class Utilization:
     """Model FLOPs of one step over all ranks, by convention."""
     notes: tuple[Limit, ...] = ()
     """What was assumed of the inputs, or contradicts itself."""
+    devices_per_rank: float = 1.0
+    """Devices that a rank computes on, on average; MFU counts the peak of each."""
 
 
 @dataclass(frozen=True, slots=True)

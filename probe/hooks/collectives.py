@@ -24,6 +24,7 @@ from ..safety.program_signals import pass_on
 from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
 from ..schema.terms import Direction
 from .base import Capture
+from .call_places import CallPlaces
 from .group_making import GroupMaking
 from .groups import Channel, Group, GroupTable
 from .native_waits import NativeWaits
@@ -69,6 +70,7 @@ class CollectiveHook:
         self.groups: GroupTable | None = None
         self._waits: WaitHook | None = None
         self._native = NativeWaits(capture, self.source, self.pending)
+        self._places: CallPlaces = CallPlaces(capture) if before is None else before._places
         self._making = GroupMaking(capture, self.source)
         self._is_hop_known = capture.meter.hop_ns > 0
 
@@ -145,7 +147,7 @@ class CollectiveHook:
         group_of_object, meet = groups.by_object.get, groups.meet
         group_at, message_at, message = operator.group_at, operator.message_at, operator.message
         kind_code = COLLECTIVE_CODES[operator.kind]  # type: ignore[index]
-        new_head = self._new_collective_head
+        meet_call = self._meet_call
         times_group_size, returned = operator.times_group_size, self._returned(operator)
         aside, blocks, is_one = capture.aside, operator.blocks, operator.is_one
         add_cost = capture.meter.add
@@ -170,8 +172,10 @@ class CollectiveHook:
                     size_bytes, dtype = _size_bytes(tensors), _type_of(tensor)
                 if times_group_size:
                     size_bytes *= group.size
-                heads = group.heads[kind_code]
-                head = heads.get(dtype) or new_head(heads, group.code, kind_code, dtype)
+                heads, sizes = group.heads[kind_code], group.sizes[kind_code]
+                head = (size_bytes in sizes and heads.get(dtype)) or meet_call(
+                    group, kind_code, dtype, size_bytes
+                )
                 seq = group.seq
                 group.seq = seq + 1
                 event_id = capture.recorder.issue_collective(head, seq, size_bytes, issue_ns)
@@ -307,11 +311,14 @@ class CollectiveHook:
 
         return returned
 
-    def _new_collective_head(
-        self, heads: dict[Any, bytes], group: int, kind: int, dtype: Any
-    ) -> bytes:
-        heads[dtype] = collective_head(group, kind, self._dtype(dtype))
-        return heads[dtype]
+    def _meet_call(self, group: Group, kind: int, dtype: Any, size_bytes: int) -> bytes:
+        """Return the head of a collective of a type or size that its group meets now; note where it is issued."""
+        head = group.heads[kind][dtype] = collective_head(group.code, kind, self._dtype(dtype))
+        try:
+            self._places.meet(group.sizes[kind], group.code, kind, _type_name(dtype), size_bytes)
+        except Exception as error:  # noqa: BLE001 - counted; the operation is recorded all the same
+            self.source.failed(error)
+        return head
 
     def _new_p2p_head(self, channel: Channel, group: int, direction: int, dtype: Any) -> bytes:
         head = p2p_head(group, direction, channel.peer, self._dtype(dtype))
@@ -321,7 +328,7 @@ class CollectiveHook:
     def _dtype(self, dtype: Any) -> int:
         if dtype is None:
             return -1
-        return self._capture.recorder.register_dtype(str(dtype).removeprefix("torch."))
+        return self._capture.recorder.register_dtype(_type_name(dtype))
 
 
 def _count_sender(group: Group) -> Callable[[Any], None]:
@@ -341,6 +348,10 @@ def _type_of(tensor: Any) -> Any:
     if tensor is None:
         return None
     return f"sparse_{tensor.dtype}".replace("torch.", "") if tensor.is_sparse else tensor.dtype
+
+
+def _type_name(dtype: Any) -> str:
+    return "" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def _size_bytes(tensors: list[Any]) -> int:

@@ -70,12 +70,23 @@ class Group:
         ranks: Members as global ranks in group order; empty when not known.
         size: Number of members.
         seq: Position of the next collective on it.
+        sizes: Message sizes of its collectives that were seen, by position of the kind.
         heads: Heads of the records of its collectives, by position of the kind, then
             by element type (None: no tensor).
         ends: Messages by position of the direction, then by the peer's rank in the group.
     """
 
-    __slots__ = ("_channels", "_first_seq", "code", "ends", "heads", "ranks", "seq", "size")
+    __slots__ = (
+        "_channels",
+        "_first_seq",
+        "code",
+        "ends",
+        "heads",
+        "ranks",
+        "seq",
+        "size",
+        "sizes",
+    )
 
     def __init__(
         self, code: int, ranks: tuple[int, ...], size: int, seq: int, first_seq: int = 0
@@ -84,6 +95,7 @@ class Group:
         self.ranks = ranks
         self.size = size
         self.seq = seq
+        self.sizes: tuple[set[int], ...] = tuple(set() for _ in CollectiveKind)
         self.heads: tuple[dict[Any, bytes], ...] = tuple({} for _ in CollectiveKind)
         self.ends: tuple[dict[int, Channel], ...] = tuple({} for _ in Direction)
         self._channels: dict[tuple[Direction, int], Channel] = {}

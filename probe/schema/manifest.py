@@ -31,6 +31,9 @@ STANDSTILL_KEY = "standstill"
 """Annotation of a rank: when a step had lasted for long (``time_ns``), and what was the same there at two
 looks: how many ``collectives`` it had issued, by group, where they were not recorded, and the ``stack`` of the
 training thread, the innermost first; ``goes_on`` if it moved within that."""
+CALL_PLACES_KEY = "collectives.places"
+"""Annotation of a rank: where it issued collectives it had not issued before: lists of group index, position of the
+kind, element type, bytes, function, file and line."""
 JOB_KEY = "job"
 """Annotation of rank 0: the facts about the job in the attempt that its part is of."""
 LED_ANEW_KEY = "steps.led_anew"

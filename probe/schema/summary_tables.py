@@ -40,6 +40,21 @@ COMMUNICATION_SUM = TableSpec(
     ),
 )
 
+CALL_PLACE = TableSpec(
+    "call_place",
+    "where a rank issued a collective of one kind, element type and size of a group for the first time",
+    (
+        RANK,
+        Column("group_id", "category", "id", "process group"),
+        Column("kind", "category", "1", "CollectiveKind"),
+        Column("dtype", "category", "1", "element type, empty if there is no tensor"),
+        Column("size_bytes", "int64", "bytes", "message size"),
+        Column("function", "string", "name", "qualified name of the function of the program"),
+        Column("file", "string", "name", "the file that it is defined in"),
+        Column("line", "int32", "1", "the line that it was at"),
+    ),
+)
+
 RECORDING = TableSpec(
     "recording",
     "one stretch of steps in which a rank recorded at one level",

@@ -15,7 +15,7 @@ from .imported_tables import (
     TRANSFER_CALL,
 )
 from .standstill_tables import PROGRESS, STANDING
-from .summary_tables import ATTEMPT, COMMUNICATION_SUM, RECORDING
+from .summary_tables import ATTEMPT, CALL_PLACE, COMMUNICATION_SUM, RECORDING
 
 FORMAT_VERSION = 4
 """Version of the run directory and of these tables."""
@@ -368,6 +368,7 @@ TABLES: dict[str, TableSpec] = {
         ATTEMPT,
         PROGRESS,
         STANDING,
+        CALL_PLACE,
         NAME,
         KERNEL,
         RUNTIME_CALL,

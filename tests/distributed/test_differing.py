@@ -28,3 +28,6 @@ def test_what_ended_all_the_same_is_named(tmp_path):
         4000,
         differing_job.STEPS,
     )
+    said = [str(one) for one in broadcast.evidence]
+    line = differing_job.LINE
+    assert sum(f"differing_job.py:{line} in main" in one for one in said) == 2, said

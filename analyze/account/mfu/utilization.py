@@ -20,6 +20,7 @@ from ...tables.results import Utilization
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import Message, Text, message
+from .devices import devices_per_rank
 
 STATED = "stated"
 """Convention of FLOPs that the user states: what they count is for him to know."""
@@ -30,7 +31,7 @@ _SPARSE = (1.9, 2.1)
 
 
 def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
-    """Return MFU = model FLOPs of a step / (world size x peak x step time).
+    """Return MFU = model FLOPs of a step / (world size x devices a rank x peak x step time).
 
     Model FLOPs are counted by all conventions (``probe.schema.model.counts``); ``mfu`` is that
     of the default one, or of what the user states where no formula counts his model. Packed documents count by their real lengths where these were recorded. HFU
@@ -54,6 +55,7 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
         flops |= {STATED: stated * tokens} if tokens is not None else {}
     peak, source = device_peak(trace)
     world = run.get("world_size")
+    devices = devices_per_rank(trace)
     seconds = (step_time_ns or 0.0) * 1e-9
     missing = (
         (known.unknown_because, known.model is None and convention != STATED),
@@ -65,7 +67,7 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     unknown = [name for name, is_missing in missing if is_missing]
     mfu = {}
     if not unknown and peak is not None and isinstance(world, int):
-        mfu = {name: value / (world * peak * seconds) for name, value in flops.items()}
+        mfu = {name: value / (world * devices * peak * seconds) for name, value in flops.items()}
     return Utilization(
         mfu=mfu.get(convention),
         hfu=None,
@@ -73,6 +75,7 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
         flops_convention=convention,
         peak_flops=peak,
         peak_source=source,
+        devices_per_rank=devices,
         tokens_per_s=tokens / seconds if tokens is not None and seconds > 0 else None,
         unknown_because=message("why.capture_lacks", what=unknown) if unknown else "",
         mfu_by_convention=dict.fromkeys(CONVENTIONS) | mfu,

@@ -10,6 +10,7 @@ positions that agree take the place of those that each rank counted by itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,22 +25,17 @@ from meshscope.probe.schema.terms import CollectiveKind
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
+from .moves_by_time import MOST_SHIFT, moved_by_time, realign_transfers
 
-_SAME_SIZE = (
+SAME_SIZE = (
     CollectiveKind.ALL_REDUCE.value,
     CollectiveKind.ALL_GATHER.value,
     CollectiveKind.REDUCE_SCATTER.value,
     CollectiveKind.BROADCAST.value,
 )
 """Kinds whose members must all state one size."""
-_MOST_SHIFT = 32
-"""Positions that a rank is moved by at most."""
 _LEAST_OVERLAP = 3
 """Positions that must agree after the move."""
-_LEAST_BY_TIME = 2
-"""The same where the ends must agree as well."""
-_FAR_CLOSER = 0.1
-"""Share of the distance of ends that is left after such a move, at most."""
 _LOOK_AHEAD = 4
 """Collectives behind a gap that must agree."""
 IntArray = npt.NDArray[np.int64]
@@ -53,7 +49,7 @@ def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[Limit]]:
     the rank that has the most agree in kind, size and step, and if they share enough of
     them. Failing that, collectives that it has more or less in between are stepped over,
     if what follows them tells how many. Where kind and size agree but steps do not, a rank is
-    moved if then the steps agree and the ends are far closer together: that needs no clock to be
+    moved if then more steps agree and the ends are far closer together: that needs no clock to be
     wrong. Everything else stays where it is and is counted.
 
     Args:
@@ -65,7 +61,7 @@ def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[Limit]]:
         each move and for the disagreement that remains.
     """
     rows = rows.copy()
-    size = rows["size_bytes"].where(rows["kind"].isin(_SAME_SIZE), -1)
+    size = rows["size_bytes"].where(rows["kind"].isin(SAME_SIZE), -1)
     what = rows.groupby([rows["kind"], size]).ngroup()
     what_when = rows.groupby([what, rows["step"]]).ngroup()
     limits: list[Limit] = []
@@ -76,12 +72,8 @@ def realign(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[Limit]]:
             own = members.index[members["rank"] == rank]
             rows.loc[own, "seq"] = rows.loc[own, "seq"].map(move.target)
             limits.append(move.limit(rank, str(group_id)))
-    for group_id in _in_other_steps(rows, suspects):
-        members = rows[rows["group_id"] == group_id]
-        for rank, shift in _shifts_by_time(members, what_when[members.index]).items():
-            own = members.index[members["rank"] == rank]
-            rows.loc[own, "seq"] += shift
-            limits.append(_Move({}, shift, 0, 0).limit(rank, group_id))
+    for group_id, rank, shift in moved_by_time(rows, what, suspects):
+        limits.append(_Move({}, shift, 0, 0).limit(rank, group_id))
     left = len(_disagreeing(rows, what))
     if left:
         limits.append(message("doubt.collectives_differ", left=left))
@@ -93,55 +85,6 @@ def _disagreeing(rows: pd.DataFrame, what: pd.Series[int]) -> pd.DataFrame:
     described = what.groupby([rows["group_id"], rows["seq"]])
     differ = described.min() != described.max()
     return differ[differ].index.to_frame(index=False)
-
-
-def _in_other_steps(rows: pd.DataFrame, known: list[str]) -> list[str]:
-    """Return further groups in which members of one position are of different steps."""
-    step = rows.groupby(["group_id", "seq"], observed=True)["step"]
-    differ = step.min() != step.max()
-    groups = differ[differ].index.get_level_values("group_id").unique()
-    return [str(group) for group in groups if group not in known]
-
-
-def _shifts_by_time(members: pd.DataFrame, what: pd.Series[int]) -> dict[int, int]:
-    """Return by how much ranks of a group must be moved for their steps and ends to agree."""
-    frame = members[["rank", "seq", "end_ns"]].assign(what=what)
-    frame = frame.drop_duplicates(["rank", "seq"]).sort_values("seq")
-    by_rank = {int(str(rank)): own.set_index("seq") for rank, own in frame.groupby("rank")}
-    reference = max(by_rank.values(), key=len)
-    found = {}
-    for rank, own in by_rank.items():
-        distances = {
-            shift: distance
-            for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1)
-            if (distance := _distance(reference, own, shift)) is not None
-        }
-        if 0 in distances or not distances or (unmoved := _distance_now(reference, own)) is None:
-            continue
-        shift = min(distances, key=lambda one: distances[one])
-        if distances[shift] < _FAR_CLOSER * unmoved:
-            found[rank] = shift
-    return found
-
-
-def _distance(reference: pd.DataFrame, own: pd.DataFrame, shift: int) -> float | None:
-    """Return how far apart the ends are after a move; None where what was done does not agree."""
-    shared = reference.index.intersection(own.index + shift)
-    if len(shared) < max(_LEAST_BY_TIME, min(len(reference), len(own)) // 2):
-        return None
-    there, here = reference.loc[shared], own.loc[shared - shift]
-    if not np.array_equal(there["what"].to_numpy(), here["what"].to_numpy()):
-        return None
-    return float(np.median(np.abs(there["end_ns"].to_numpy() - here["end_ns"].to_numpy())))
-
-
-def _distance_now(reference: pd.DataFrame, own: pd.DataFrame) -> float | None:
-    """Return how far apart the ends are, whatever was done; None without a shared position."""
-    shared = reference.index.intersection(own.index)
-    if not len(shared):
-        return None
-    apart = reference.loc[shared, "end_ns"].to_numpy() - own.loc[shared, "end_ns"].to_numpy()
-    return float(np.median(np.abs(apart)))
 
 
 def _apart(rows: pd.DataFrame) -> list[str]:
@@ -246,7 +189,7 @@ def _same_from(first: IntArray, second: IntArray) -> int:
 
 def _gap(there: IntArray, here: IntArray) -> tuple[int, int] | None:
     """Return how many to step over on either side (one of them 0), None where that is not plain."""
-    for size in range(1, _MOST_SHIFT + 1):
+    for size in range(1, MOST_SHIFT + 1):
         lacking = _fits(there[size:], here)
         extra = _fits(there, here[size:])
         if lacking != extra:
@@ -270,7 +213,7 @@ def _least_shift(reference: pd.Series[float], other: pd.Series[float]) -> int | 
     if not reference.index.intersection(other.index).size:
         head = int(reference.index[0] - other.index[0])
         return head if _agrees(reference, other, head) else None
-    for distance in range(_MOST_SHIFT + 1):
+    for distance in range(MOST_SHIFT + 1):
         fits = [s for s in {distance, -distance} if _agrees(reference, other, s)]
         if fits:
             return fits[0] if len(fits) == 1 else None
@@ -286,22 +229,33 @@ def _agrees(reference: pd.Series[float], other: pd.Series[float], shift: int) ->
 
 
 def with_agreed_positions(trace: Trace) -> Trace:
-    """Return the trace with the positions of collectives made to agree between ranks.
+    """Return the trace with the positions of collectives and transfers made to agree between ranks.
 
     Positions that were counted from the start of each rank's capture shift when a
     rank saw one more.
     """
-    if not trace.capabilities.counts_positions_by_rank or not trace.row_count("collective"):
+    if not trace.capabilities.counts_positions_by_rank:
         return trace
-    if len(trace.ranks) == 1 and _is_counted_once(trace.tables["collective"]):
+    for name, realigned in (("collective", realign), ("p2p", realign_transfers)):
+        trace = _agreed(trace, name, realigned)
+    return trace
+
+
+def _agreed(
+    trace: Trace, name: str, realigned: Callable[[pd.DataFrame], tuple[pd.DataFrame, list[Limit]]]
+) -> Trace:
+    """Return the trace with the positions of one table made to agree."""
+    if not trace.row_count(name):
         return trace
-    frame = trace.frame("collective")
-    named = {name: frame[name].astype(str) for name in ("group_id", "kind")}
-    rows, limits = realign(frame.assign(**named))
+    if len(trace.ranks) == 1 and (name == "p2p" or _is_counted_once(trace.tables[name])):
+        return trace
+    frame = trace.frame(name)
+    words = [word for word in ("group_id", "kind", "direction") if word in frame]
+    rows, limits = realigned(frame.assign(**{word: frame[word].astype(str) for word in words}))
     if not limits:
         return trace
-    moved = TABLES["collective"].conform(pa.Table.from_pandas(rows, preserve_index=False))
-    found = trace.with_tables({"collective": moved})
+    moved = TABLES[name].conform(pa.Table.from_pandas(rows, preserve_index=False))
+    found = trace.with_tables({name: moved})
     return replace(found, limits=(*trace.limits, *limits))
 
 

@@ -10,7 +10,7 @@ from 0 while the others go on; where groups of ranks train apart, equal numbers 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -49,13 +49,22 @@ def with_matched_steps(trace: Trace) -> Trace:
         steps_apart(trace, trace.frame("step"))
     ):
         return trace
-    shift = _shifts(_offsets(trace))
+    shift = joined_by_ties(_offsets(trace))
     if not any(shift.values()):
         return trace
     least = min(shift.get(rank, 0) for rank in trace.ranks)
-    moved = {rank: shift.get(rank, 0) - least for rank in trace.ranks}
+    return with_shifts(trace, {rank: shift.get(rank, 0) - least for rank in trace.ranks})
+
+
+def with_shifts(trace: Trace, shift: Mapping[int, int]) -> Trace:
+    """Return the trace with the steps of some ranks renumbered, and a limit that says so.
+
+    Args:
+        trace: A capture.
+        shift: What is added to the steps of each of its ranks.
+    """
     by_shift: dict[int, list[int]] = defaultdict(list)
-    for rank, by in moved.items():
+    for rank, by in shift.items():
         by_shift[by].append(rank)
     moves = [
         message("assumed.renumbered_by", ranks=ranks, by=by)
@@ -64,11 +73,11 @@ def with_matched_steps(trace: Trace) -> Trace:
     ]
     limit = message("assumed.renumbered", moves=moves)
     kernel_steps = trace.kernel_steps and {
-        rank: tuple(step + moved.get(rank, 0) for step in steps)
+        rank: tuple(step + shift.get(rank, 0) for step in steps)
         for rank, steps in trace.kernel_steps.items()
     }
     found = renumbered(
-        trace, lambda rank, step: np.where(step >= 0, step + moved.get(rank, 0), step)
+        trace, lambda rank, step: np.where(step >= 0, step + shift.get(rank, 0), step)
     )
     return replace(found, kernel_steps=kernel_steps, limits=(*trace.limits, limit))
 
@@ -145,7 +154,11 @@ def _offsets(trace: Trace) -> pd.DataFrame:
         base (the lowest rank of the operations), rank and diff (the step of the base less its own);
         one row a pair of ranks that agrees on it.
     """
-    rows = issued_in_steps(trace)
+    return agreeing_offsets(issued_in_steps(trace))
+
+
+def agreeing_offsets(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the same for rows that ``issued_in_steps`` gave."""
     pairs = rows[rows["rank"] != rows["base"]].assign(
         diff=lambda row: row["base_step"] - row["step"]
     )
@@ -164,8 +177,12 @@ def issued_in_steps(trace: Trace) -> pd.DataFrame:
     return rows.assign(base=first["rank"], base_step=first["step"])
 
 
-def _shifts(offsets: pd.DataFrame) -> dict[int, int]:
-    """Return what to add to the steps of each rank; {} where operations contradict each other."""
+def joined_by_ties(offsets: pd.DataFrame) -> dict[int, int]:
+    """Return what to add to the steps of each rank; {} where operations contradict each other.
+
+    Args:
+        offsets: base, rank and diff (the step of the base less that of the rank), one row a pair.
+    """
     ties = list(offsets.itertuples(index=False, name=None))
     found: dict[int, int] = {}
     for root in sorted({rank for base, other, _ in ties for rank in (base, other)}):

@@ -26,6 +26,7 @@ def diagnosis_to_json(result: Diagnosis) -> dict[str, Any]:
             "flops_convention": use.flops_convention,
             "peak_flops": use.peak_flops,
             "peak_source": use.peak_source,
+            "devices_per_rank": use.devices_per_rank,
             "tokens_per_s": use.tokens_per_s,
             **reason_to_json(use.unknown_because),
             "mfu_by_convention": dict(use.mfu_by_convention),

@@ -72,6 +72,8 @@ def header_lines(result: Diagnosis) -> Iterator[Text]:
             tokens=round(use.tokens_per_s or 0),
         )
         yield from _conventions(result)
+    if use.devices_per_rank > 1:
+        yield message("report.devices", devices=use.devices_per_rank)
     mean, most = run.get("probe_cost_frac"), run.get("probe_cost_most_frac")
     if isinstance(mean, float) and isinstance(most, float):
         yield message(

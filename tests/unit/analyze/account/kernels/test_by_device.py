@@ -1,10 +1,15 @@
 """Processes with several devices: each device has shares of its own, and one device needs none."""
 
+from dataclasses import replace
+
+import pytest
 from tests.kineto_files import kernel, launched, step, write
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.account.kernels.by_device import use_by_device
+from meshscope.analyze.account.mfu.devices import devices_per_rank
 from meshscope.analyze.align.steps.windows import step_windows
+from meshscope.analyze.output.text.diagnosis import to_text
 
 LENGTH = 10_000
 
@@ -44,3 +49,38 @@ def test_one_device_gives_none(tmp_path):
     """Fails when a usual process gets a finding about its devices."""
     trace = trace_of_two(tmp_path, second=False)
     assert use_by_device(trace, step_windows(trace)) == []
+
+
+STATED = {
+    "flops_per_token": 1e3,
+    "tokens_per_step": 3000,
+    "peak_flops": 1e9,
+    "peak_source": "stated",
+}
+"""3e6 FLOPs in a step of 10 ms: 30 % of the peak of one device."""
+
+
+@pytest.mark.parametrize(("second", "mfu"), [(False, 0.3), (True, 0.15)])
+def test_mfu_counts_the_peak_of_each_device(tmp_path, second, mfu):
+    """Fails when a process that drives several devices has an MFU as many times too high."""
+    trace = trace_of_two(tmp_path, second=second)
+    found = diagnose(replace(trace, run={**trace.run, **STATED}))
+    assert found.utilization.mfu == pytest.approx(mfu, rel=1e-3)
+    says = "A rank computes on 2 devices" in to_text(found)
+    assert says is second
+
+
+def test_idle_devices_are_no_inefficiency_of_kernels(tmp_path):
+    """Fails when what one device computes while the other one idles is blamed on its kernels."""
+    trace = trace_of_two(tmp_path)
+    found = diagnose(replace(trace, run={**trace.run, **STATED}))
+    names = {bar.name for bar in found.waterfall}
+    assert "kernel_inefficiency" not in names
+    assert any("ranks compute on several devices" in str(limit) for limit in found.limits)
+
+
+def test_a_device_that_is_only_touched_has_no_peak_here(tmp_path):
+    """Fails when a rank that fills a few bytes on the device of another one has half its MFU."""
+    events = [step(0, 0, LENGTH), *launched("gemm", 5, 1000, 6000, 1)]
+    events.append(kernel("fill", 2000, 3, 100, device=1))
+    assert devices_per_rank(load_trace(write(tmp_path / "rank0.json", events))) == 1.0

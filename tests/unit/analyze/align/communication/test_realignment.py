@@ -6,7 +6,10 @@ import pandas as pd
 import pyarrow as pa
 from tests.texts import texts
 
-from meshscope.analyze.align.communication.realignment import realign, with_agreed_positions
+from meshscope.analyze.align.communication.realignment import (
+    realign,
+    with_agreed_positions,
+)
 from meshscope.analyze.synthetic import SyntheticJob, generate
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.tables import COLLECTIVE
@@ -154,3 +157,19 @@ def test_positions_of_our_own_captures_stay():
     """Fails when numbers that the library gave to all members alike are changed."""
     trace, _ = _shifted("meshscope")
     assert with_agreed_positions(trace) is trace
+
+
+ENDS_NS = [1000 * at + at * at * 7919 % 500 for at in range(160)]
+"""Ends of 40 collectives in each of four steps."""
+
+
+def test_more_collectives_than_are_tried_one_by_one():
+    """Fails when a rank that lacks a first step of many collectives is matched a step late."""
+    rows, limits = realign(
+        of_ranks(
+            [row | {"step": 5 + row["seq"] // 40} for row in steps_of(0, ENDS_NS)],
+            [row | {"step": 6 + row["seq"] // 40} for row in steps_of(0, ENDS_NS[40:])],
+        )
+    )
+    assert positions(rows, 1) == list(range(40, 160))
+    assert len(limits) == 1
