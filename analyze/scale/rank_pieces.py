@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from meshscope.probe.reader.attempts import steps_before
@@ -20,6 +21,7 @@ from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.reader.rank_records import Sieve
 from meshscope.probe.reader.step_index import StepIndex, StepSieve
 from meshscope.probe.schema.manifest import part_directories
+from meshscope.probe.schema.tables import TABLES
 
 from ..align.steps.windows import step_windows
 from ..load.load import load_trace
@@ -30,10 +32,12 @@ from .independent_ranks import taken_together
 from .summary import SCHEMA, rows_of
 from .worker_memory import UNPACKED_FACTOR, require_room
 
-STEP_BYTES = 5_000
+STEP_BYTES = 1_500
 """What a step takes while its rank is read in pieces: its length, and that it communicated."""
 LEAST_PIECE_BYTES = 10_000_000
 """What a piece may take at least: smaller ones cost time for their number, and a process has this to spare."""
+_AXIS_KEYS = {"collective": ("group_id", "kind"), "p2p": ("group_id", "peer")}
+"""What decides along which axis of the mesh an operation lies."""
 _ALL_ROWS = 1 << 62
 _NO_STEPS = (0, -1)
 
@@ -70,6 +74,7 @@ class RankPieces:
             RunDirectoryError: The records cannot be read.
         """
         self._run, self._rank = run, rank
+        self._axes: dict[str, pd.Series] | None = None
         directories = [*part_directories(run)[rank].values()]
         indices = {directory: StepIndex() for directory in directories}
         own = self._own(_NO_STEPS, indices)
@@ -100,7 +105,9 @@ class RankPieces:
         trace = self.trace(first, end)
         if trace is None or self._windows is None:
             return SCHEMA.empty_table()
-        read = self._sizes.number[self._sizes.around(first, end)]
+        is_wanted = self._sizes.around(first, end)
+        after_far = [part.index.after_far(mask) for part, mask in _by_part(self._parts, is_wanted)]
+        read = self._sizes.number[is_wanted | np.concatenate(after_far)]
         frame = self._windows.frame
         frame = frame[frame["step"].isin(read)].reset_index(drop=True)
         rows = rows_of(trace, replace(self._windows, frame=frame))
@@ -108,15 +115,49 @@ class RankPieces:
         return rows.filter(pa.array(is_own))
 
     def trace(self, first: int, end: int) -> Trace | None:
-        """Return what the rank shows alone in one of the ``ranges``, with the steps beside them."""
+        """Return what the rank shows alone in one of the ``ranges``, with the steps beside them.
+
+        Along which axis a group lies, where only its traffic says so, the first of the ranges that is read
+        says for all: else a range without some communication would say otherwise.
+        """
         is_wanted = self._sizes.around(first, end)
         steps = self._sizes.steps[first:end]
-        return self._own((int(steps[0]) - 1, int(steps[-1]) + 1), _sieves(self._parts, is_wanted))
+        found = self._own((int(steps[0]) - 1, int(steps[-1]) + 1), _sieves(self._parts, is_wanted))
+        if found is None:
+            return None
+        if self._axes is None:
+            self._axes = _axes_of(found)
+        return _with_axes(found, self._axes)
 
     def _own(self, steps: tuple[int, int], sieves: Mapping[Path, Sieve]) -> Trace | None:
         """Return what the rank shows alone of what is kept of it; None without steps."""
         wanted = Wanted(most_rows=_ALL_ROWS, ranks=(self._rank,), steps=steps, sieves=sieves)
         return next(taken_together(load_trace(self._run, wanted=wanted), [self._rank]), None)
+
+
+def _axes_of(trace: Trace) -> dict[str, pd.Series]:
+    """Return the axis of the operations of a capture by what it follows from."""
+    found = {}
+    for name, keys in _AXIS_KEYS.items():
+        rows = trace.frame(name)[[*keys, "axis"]].drop_duplicates(list(keys))
+        found[name] = (
+            rows.astype(dict.fromkeys(keys, str)).set_index(list(keys))["axis"].astype(str)
+        )
+    return found
+
+
+def _with_axes(trace: Trace, axes: Mapping[str, pd.Series]) -> Trace:
+    """Return a capture with such axes; what they do not name keeps its own."""
+    changes = {}
+    for name, own in _axes_of(trace).items():
+        wanted = axes[name].reindex(own.index).fillna(own)
+        if not wanted.equals(own):
+            rows = trace.frame(name)[list(_AXIS_KEYS[name])].astype(str)
+            axis = wanted.reindex(pd.MultiIndex.from_frame(rows)).to_numpy()
+            table = trace.tables[name]
+            at = table.column_names.index("axis")
+            changes[name] = TABLES[name].conform(table.set_column(at, "axis", pa.array(axis)))
+    return trace.with_tables(changes) if changes else trace
 
 
 def _parts(indices: Mapping[Path, StepIndex], rank: int) -> list[_Part]:
@@ -131,11 +172,15 @@ def _parts(indices: Mapping[Path, StepIndex], rank: int) -> list[_Part]:
 
 def _sieves(parts: Sequence[_Part], is_wanted: BoolArray) -> dict[Path, StepSieve]:
     """Return what keeps some places of all parts, one behind the other."""
-    ends = np.cumsum([part.places for part in parts])[:-1]
-    own = np.split(is_wanted, ends)
     return {
-        part.directory: StepSieve(part.index, mask) for part, mask in zip(parts, own, strict=True)
+        part.directory: StepSieve(part.index, mask) for part, mask in _by_part(parts, is_wanted)
     }
+
+
+def _by_part(parts: Sequence[_Part], is_wanted: BoolArray) -> list[tuple[_Part, BoolArray]]:
+    """Return each part with what is wanted of its places."""
+    ends = np.cumsum([part.places for part in parts])[:-1]
+    return list(zip(parts, np.split(is_wanted, ends), strict=True))
 
 
 class _Sizes:

@@ -169,11 +169,22 @@ class StepIndex:
 
     def far(self, is_wanted: Mask) -> Ints:
         """Return the events, sorted, that reach into some steps and lie further from them than next to them."""
+        return np.unique(self._far_into(is_wanted)[0])
+
+    def after_far(self, is_wanted: Mask) -> Mask:
+        """Return the steps next to those of ``far``: an operation may be charged to the one after its own."""
+        found = np.zeros(len(self.rows), dtype=bool)
+        found[np.minimum(self._far_into(is_wanted)[1] + 1, len(self.number))] = True
+        return found
+
+    def _far_into(self, is_wanted: Mask) -> tuple[Ints, Ints]:
+        """Return events that reach into some steps from afar, and the place of each."""
         if not self._far:
-            return _NONE
+            return _NONE, _NONE
         event, first, last = (np.concatenate(own) for own in zip(*self._far, strict=True))
         wanted = np.append(0, np.cumsum(is_wanted))
-        return np.unique(event[wanted[last + 1] > wanted[first]])
+        reaches = wanted[last + 1] > wanted[first]
+        return event[reaches], first[reaches]
 
     def bounds(self, block: Block) -> _Bounds | None:
         """Return what a block holds; None where it was not there when the part was first read."""
