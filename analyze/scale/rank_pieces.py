@@ -34,6 +34,10 @@ from .worker_memory import UNPACKED_FACTOR, require_room
 
 STEP_BYTES = 1_500
 """What a step takes while its rank is read in pieces: its length, and that it communicated."""
+PIECES_BYTES = 16_000_000
+"""What it takes beside that: a segment and the ring, which are looked through for each piece."""
+INDEX_SHARE = 0.05
+"""What is noted of records when they are first read, over their unpacked size."""
 LEAST_PIECE_BYTES = 10_000_000
 """What a piece may take at least: smaller ones cost time for their number, and a process has this to spare."""
 _AXIS_KEYS = {"collective": ("group_id", "kind"), "p2p": ("group_id", "peer")}
@@ -83,7 +87,7 @@ class RankPieces:
         self._parts = _parts(indices, rank)
         unpacked = sum(map(unpacked_bytes, directories))
         self._sizes = _Sizes(self._parts, unpacked, self._analysed)
-        room_bytes -= len(self._sizes.number) * STEP_BYTES
+        room_bytes -= PIECES_BYTES + unpacked * INDEX_SHARE + len(self._sizes.number) * STEP_BYTES
         if all(part.index.is_in_order for part in self._parts):
             needed = self._sizes.largest_bytes
             size_bytes = int(needed / UNPACKED_FACTOR)
@@ -91,7 +95,8 @@ class RankPieces:
         else:
             needed = unpacked * UNPACKED_FACTOR
             words = message("refused.rank_needs_memory_unpacked", size_bytes=unpacked)
-        require_room(needed, room_bytes, limit_bytes, words)
+        if len(self._sizes.steps):
+            require_room(needed, room_bytes, limit_bytes, words)
         self.ranges = tuple(self._sizes.ranges(max(room_bytes, LEAST_PIECE_BYTES)))
 
     @property

@@ -173,13 +173,14 @@ def test_of_a_recorded_run_fewer_ranks_are_read_at_a_time(
 
 def test_a_recorded_step_without_room_is_refused_with_what_is_needed(recorded, summarized):
     """The command would take more than it was given without a word, or the system would kill it."""
+    limit = needed_of_recorded(recorded, 1) - 1
     with pytest.raises(ConfigError) as refused:
-        summarized(WORKER_BYTES, run=recorded)
+        summarized(limit, run=recorded)
     assert "a step and those beside it have" in refused.value.what
-    assert refused.value.remedy == str(message("advice.memory_limit", least=240))
+    assert refused.value.remedy == str(message("advice.memory_limit", least=250))
+    whole = summarized(run=recorded)
     # What was read together is there already, and needs no memory.
-    assert summarized(run=recorded)
-    summarized(240e6, run=recorded)
+    assert summarized(limit, run=recorded) == whole
 
 
 def test_memory_of_one_part_is_given_back_before_the_next(summarized, needed, monkeypatch):
