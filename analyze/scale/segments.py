@@ -290,10 +290,12 @@ def _key(segment: Segment, portions: _Portions) -> str:
         for limit in read_list(segment.run / TABLES_FOLDER).limits:
             key.update(str(limit).encode())
     else:
-        # Ranks that are read apart may not show which steps of theirs are the same, and steps that are
-        # may not show along which axis of the mesh a group lies.
-        if len(portions.together) > 1 or portions.in_pieces:
-            key.update(str(portions).encode())
+        # Ranks that are read apart may not show which steps of theirs are the same.
+        if len(portions.together) > 1:
+            key.update(str(portions.together).encode())
+        # Some steps may not show along which axis of the mesh a group lies.
+        if portions.in_pieces:
+            key.update(f"{portions.in_pieces} {portions.room_bytes}".encode())
         directories = part_directories(segment.run)
         for rank in segment.ranks:
             for directory in directories.get(rank, {}).values():
