@@ -75,7 +75,8 @@ def load_trace(
     capture = read_run(path, wanted)
     found = with_possible_times(_from_capture(path, capture))
     cache = DeepCache(path) if keeps_traces and not is_closed(path) else None
-    found = with_deep_traces(found, capture.rank_manifests, cache)
+    within = wanted.steps if wanted.sieves else None
+    found = with_deep_traces(found, capture.rank_manifests, cache, within)
     del capture
     found = passed(found, OWN)
     # What reading took beside the tables: a tenth of a large capture.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from meshscope.probe.reader.part_sizes import unpacked_bytes
 from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.reader.run import group_table, merge_groups
 from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
@@ -21,6 +22,8 @@ from ..align.topology.layout import with_inferred_layout
 from ..load.ingested import is_ingested, read_ingested
 from ..load.load import load_trace
 from ..tables.trace import Trace
+from .rank_pieces import RankPieces
+from .worker_memory import UNPACKED_FACTOR, room_for_records
 
 
 class Outline(NamedTuple):
@@ -33,14 +36,16 @@ class Outline(NamedTuple):
     """Of a step of each replica."""
 
 
-def outline_of(run: Path, ranks: Sequence[int]) -> Outline:
-    """Return the outline of a run; of one rank the records are read.
+def outline_of(run: Path, ranks: Sequence[int], limit_bytes: float | None = None) -> Outline:
+    """Return the outline of a run; of one rank the records are read, of as many steps as have room.
 
     Args:
         run: A run directory.
         ranks: Those that it has.
+        limit_bytes: Memory of the process, if it is limited.
 
     Raises:
+        ConfigError: One step has no room.
         RunDirectoryError: It cannot be read.
     """
     layout = layout_of_run(run, ranks)
@@ -52,8 +57,21 @@ def outline_of(run: Path, ranks: Sequence[int]) -> Outline:
         and layout.coordinates(rank)["pp"] == layout.pp - 1
     ]
     # The order of a schedule shows on the last stage.
-    one = replace(load_trace(run, wanted=Wanted(ranks=(of_last_stage or ranks)[:1])), layout=layout)
+    one = replace(_records_of(run, (of_last_stage or ranks)[0], limit_bytes), layout=layout)
     return Outline(layout, schedule_of(one), microbatches_of(one))
+
+
+def _records_of(run: Path, rank: int, limit_bytes: float | None) -> Trace:
+    """Return what a rank recorded, or the first of its steps that have room."""
+    if limit_bytes is not None and not is_ingested(run):
+        room = room_for_records(limit_bytes, 0)
+        unpacked = sum(map(unpacked_bytes, part_directories(run)[rank].values()))
+        if unpacked * UNPACKED_FACTOR > room:
+            pieces = RankPieces(run, rank, room, limit_bytes)
+            found = pieces.trace(*pieces.ranges[0]) if pieces.ranges else None
+            if found is not None:
+                return found
+    return load_trace(run, wanted=Wanted(ranks=(rank,)))
 
 
 def layout_of_run(run: Path, ranks: Sequence[int]) -> ParallelLayout | None:

@@ -7,7 +7,7 @@ command makes only what is missing or has changed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,9 @@ from ..tables.table_folder import FOLDER as TABLES_FOLDER
 from ..tables.table_folder import drafted
 from ..tables.unused_memory import release_unused
 from ..wording.message import message
+from .rank_pieces import RankPieces
 from .summary import SCHEMA, summarise
-from .worker_memory import in_room, recorded_in_room
+from .worker_memory import UNPACKED_FACTOR, in_room, recorded_in_room, room_for_records
 
 SUMMARY_VERSION = 1
 """Rises with every change of what a row says, so that older files are made anew."""
@@ -55,7 +56,7 @@ class Recorded:
     """How large the records of a run of the probe are."""
 
     unpacked: Mapping[int, int]
-    """Bytes that those of ranks take once they are unpacked, of the largest of the run among them."""
+    """Bytes that those of ranks take once they are unpacked."""
     steps: int
     """Steps of the rank that has most."""
 
@@ -69,8 +70,7 @@ class Recorded:
 
     def of_ranks(self, ranks: Collection[int]) -> Recorded:
         """Return what a worker needs to know for some ranks."""
-        kept = {*ranks, max(self.unpacked, key=lambda rank: self.unpacked[rank])}
-        return Recorded({rank: self.unpacked[rank] for rank in kept}, self.steps)
+        return Recorded({rank: self.unpacked[rank] for rank in ranks}, self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,16 @@ class Segment:
     def __str__(self) -> str:
         """Return what an error names."""
         return f"{self.run}, ranks {self.ranks[0]}-{self.ranks[-1]}"
+
+
+class _Portions(NamedTuple):
+    """How the ranks of a segment are read."""
+
+    together: tuple[tuple[int, ...], ...]
+    in_pieces: tuple[int, ...] = ()
+    """Those of which some steps are read at a time."""
+    room_bytes: float = 0.0
+    """Memory for these."""
 
 
 class SegmentFacts(NamedTuple):
@@ -146,13 +156,13 @@ def write_segment(segment: Segment) -> SegmentFacts:
         OSError: The file cannot be written.
         RunDirectoryError: The records cannot be read.
     """
-    parts: tuple[tuple[int, ...], ...] = (segment.ranks,)
-    place = _place(segment, parts)
+    portions = _Portions((segment.ranks,))
+    place = _place(segment, portions)
     if not place.is_file():
-        parts = tuple(_at_once(segment))
-        place = _place(segment, parts)
+        portions = _portions(segment)
+        place = _place(segment, portions)
     if is_new := not place.is_file():
-        _write(segment, place, parts)
+        _write(segment, place, portions)
     with to_read(place) as source:
         footer = pq.read_metadata(source)
     bounds = list(step_bounds(footer))
@@ -184,16 +194,16 @@ def write_rows(rows: pa.Table, file: Path) -> None:
             out.write_table(rows.combine_chunks(), row_group_size=rows.num_rows)
 
 
-def _place(segment: Segment, parts: Sequence[tuple[int, ...]]) -> Path:
-    """Return the file of a segment, of which some ranks each are read together."""
-    name = f"{segment.ranks[0]:05d}-{segment.ranks[-1]:05d}.{_key(segment, parts)[:16]}.parquet"
+def _place(segment: Segment, portions: _Portions) -> Path:
+    """Return the file of a segment that is read in some portions."""
+    name = f"{segment.ranks[0]:05d}-{segment.ranks[-1]:05d}.{_key(segment, portions)[:16]}.parquet"
     return segment.folder / name
 
 
-def _write(segment: Segment, place: Path, parts: Sequence[tuple[int, ...]]) -> None:
+def _write(segment: Segment, place: Path, portions: _Portions) -> None:
     with drafted(place.parent, f"{place.stem}.") as folder:
         draft = folder / place.name
-        rows = pa.concat_tables(_summarised(segment, ranks) for ranks in parts)
+        rows = pa.concat_tables(_summarised(segment, portions))
         write_rows(rows, draft)
         draft.chmod(FILE_MODE)
         draft.replace(place)
@@ -201,14 +211,34 @@ def _write(segment: Segment, place: Path, parts: Sequence[tuple[int, ...]]) -> N
         _release(segment)
 
 
-def _summarised(segment: Segment, ranks: tuple[int, ...]) -> pa.Table:
-    """Return the rows of some ranks: 180 bytes a rank and step, so those of a segment have room."""
-    # One rank has room whole: what is left out of a run without room would be missing in a row.
-    trace = load_trace(segment.run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=ranks))
-    rows = summarise(trace, ranks)
-    del trace
+def _summarised(segment: Segment, portions: _Portions) -> Iterator[pa.Table]:
+    """Yield the rows of a segment: 180 bytes a rank and step, so they have room."""
+    for ranks in portions.together:
+        if ranks[0] in portions.in_pieces:
+            yield _summarised_in_pieces(segment, ranks[0], portions.room_bytes)
+            continue
+        # One rank has room whole: what is left out of a run without room would be missing in a row.
+        trace = load_trace(segment.run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=ranks))
+        rows = summarise(trace, ranks)
+        del trace
+        _release(segment)
+        yield rows
+
+
+def _summarised_in_pieces(segment: Segment, rank: int, room_bytes: float) -> pa.Table:
+    """Return the rows of a rank that has no room whole.
+
+    Raises:
+        ConfigError: A step with those beside it has none either.
+    """
+    found = [SCHEMA.empty_table()]
+    pieces = RankPieces(segment.run, rank, room_bytes, segment.limit_bytes or 0.0)
+    for first, end in pieces.ranges:
+        _release(segment)
+        found.append(pieces.rows(first, end))
+    del pieces
     _release(segment)
-    return rows
+    return pa.concat_tables(found).combine_chunks()
 
 
 def _release(segment: Segment) -> None:
@@ -217,20 +247,21 @@ def _release(segment: Segment) -> None:
         release_unused()
 
 
-def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:
-    """Yield the ranks of a segment that are read together: as many as have room.
+def _portions(segment: Segment) -> _Portions:
+    """Return how the ranks of a segment are read: as many together as have room.
 
     Those of a recorded run are all read together unless memory is limited: which steps of theirs are the
     same, their communication tells.
 
     Raises:
-        ConfigError: One rank has no room.
+        ConfigError: One rank of a run that was ingested has no room.
     """
     if segment.limit_bytes is not None and segment.recorded is not None:
         unpacked, steps = segment.recorded.unpacked, segment.recorded.steps
-        held = steps * len(segment.ranks)
-        yield from recorded_in_room(segment.ranks, unpacked, held, segment.limit_bytes)
-        return
+        room = room_for_records(segment.limit_bytes, steps * len(segment.ranks))
+        together = tuple(recorded_in_room(segment.ranks, unpacked, room))
+        in_pieces = (rank for rank in segment.ranks if unpacked[rank] * UNPACKED_FACTOR > room)
+        return _Portions(together, tuple(in_pieces), room)
     rows: Mapping[int, int] = {}
     steps = 0
     if is_ingested(segment.run):
@@ -238,7 +269,7 @@ def _at_once(segment: Segment) -> Iterator[tuple[int, ...]]:
         steps = steps_of_ranks(segment.run, segment.ranks)
         if segment.limit_bytes is not None and not rows:
             rows, steps = counted_rows(segment.run, segment.ranks)
-    yield from in_room(segment.ranks, rows, steps, segment.limit_bytes)
+    return _Portions(tuple(in_room(segment.ranks, rows, steps, segment.limit_bytes)))
 
 
 def step_bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
@@ -250,7 +281,7 @@ def step_bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
             yield int(steps.min), int(steps.max)
 
 
-def _key(segment: Segment, parts: Sequence[tuple[int, ...]]) -> str:
+def _key(segment: Segment, portions: _Portions) -> str:
     """Return the hash of everything that a segment is made from."""
     key = hashlib.sha256(f"summary {SUMMARY_VERSION} {TABLES_VERSION} {segment.ranks}".encode())
     files = [segment.run / MANIFEST_NAME, segment.run / TOPOLOGY_NAME]
@@ -260,8 +291,11 @@ def _key(segment: Segment, parts: Sequence[tuple[int, ...]]) -> str:
             key.update(str(limit).encode())
     else:
         # Ranks that are read apart may not show which steps of theirs are the same.
-        if len(parts) > 1:
-            key.update(str(parts).encode())
+        if len(portions.together) > 1:
+            key.update(str(portions.together).encode())
+        # Some steps may not show along which axis of the mesh a group lies.
+        if portions.in_pieces:
+            key.update(f"{portions.in_pieces} {portions.room_bytes}".encode())
         directories = part_directories(segment.run)
         for rank in segment.ranks:
             for directory in directories.get(rank, {}).values():

@@ -127,7 +127,7 @@ def write_summaries(
         executor: Where the work is done.
         on_done: Is told how many more ranks are done.
         folder: Where they go; into the run if not given.
-        limit_bytes: Memory of a worker: with less it reads fewer ranks at a time, one at least.
+        limit_bytes: Memory of a worker: with less it reads fewer ranks at a time, or some steps of one.
 
     Raises:
         RunDirectoryError: It is no run directory, or cannot be read.
@@ -145,7 +145,8 @@ def write_summaries(
 
     segments = tuple(executor.map(write_segment, tasks, on_segments))
     ranks = [rank for task in tasks for rank in task.ranks]
-    made = Summaries(run=run, folder=folder, outline=outline_of(run, ranks), segments=segments)
+    outline = outline_of(run, ranks, limit_bytes)
+    made = Summaries(run=run, folder=folder, outline=outline, segments=segments)
     write_json(folder / MANIFEST_NAME, _manifest(made))
     _remove_others(folder, {segment.name for segment in segments})
     return made

@@ -56,14 +56,18 @@ def summarise(trace: Trace, ranks: Sequence[int]) -> pa.Table:
         trace: A capture that holds the ranks; the rows of one do not depend on the others.
         ranks: The ranks.
     """
-    parts = [_rows(own) for own in taken_together(trace, ranks)]
+    parts = [rows_of(own, step_windows(own)) for own in taken_together(trace, ranks)]
     found = pa.concat_tables([SCHEMA.empty_table(), *parts])
     return found.sort_by([("rank", "ascending"), ("step", "ascending")]).combine_chunks()
 
 
-def _rows(own: Trace) -> pa.Table:
-    """Return the rows of ranks that show together what each shows alone."""
-    windows = step_windows(own)
+def rows_of(own: Trace, windows: StepWindows) -> pa.Table:
+    """Return the rows of ranks that show together what each shows alone.
+
+    Args:
+        own: A capture of these ranks.
+        windows: The analysed steps, or some of them.
+    """
     if windows.frame.empty or not windows.has_marks:
         return SCHEMA.empty_table()
     ledger = unsplit_ledger(own, windows)

@@ -40,29 +40,54 @@ def in_room(
     if limit_bytes is not None:
         largest = max(rows.values(), default=0)
         words = message("refused.rank_needs_memory", rows=largest)
-        room = _room(limit_bytes, largest * ROW_BYTES, steps, words)
+        room = room_for_records(limit_bytes, steps)
+        require_room(largest * ROW_BYTES, room, limit_bytes, words)
         most = min(most, room // ROW_BYTES)
     yield from _together(ranks, rows, most)
 
 
+def room_for_records(limit_bytes: float, steps: int) -> float:
+    """Return how many bytes of a limit are left for records, below 0 where not even the rest has room.
+
+    Args:
+        limit_bytes: Memory of a worker.
+        steps: Rows that the file gets.
+    """
+    return limit_bytes - WORKER_BYTES - steps * SUMMARY_ROW_BYTES
+
+
 def recorded_in_room(
-    ranks: Sequence[int], unpacked: Mapping[int, int], steps: int, limit_bytes: float
+    ranks: Sequence[int], unpacked: Mapping[int, int], room_bytes: float
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the ranks of a run that the probe recorded which are read together: as many as have room.
+    """Yield the ranks of a run that the probe recorded which are read together: as many as have room, or one.
 
     Args:
         ranks: The ranks of a file of summaries.
-        unpacked: What the records of each rank of the run take once they are unpacked, bytes.
-        steps: Rows that the file gets.
-        limit_bytes: Memory of a worker.
+        unpacked: What the records of each take once they are unpacked, bytes.
+        room_bytes: Memory that there is for records.
+    """
+    yield from _together(ranks, unpacked, room_bytes / UNPACKED_FACTOR)
+
+
+def require_room(
+    needed_bytes: float, room_bytes: float, limit_bytes: float, words: Message
+) -> None:
+    """Refuse a limit that has no room for what is read at once.
+
+    Args:
+        needed_bytes: What that takes.
+        room_bytes: Memory that there is for it.
+        limit_bytes: Memory of the worker.
+        words: What has no room.
 
     Raises:
-        ConfigError: One rank has more records than have room.
+        ConfigError: It has none; the least that has is in it.
     """
-    largest = max(unpacked.values(), default=0)
-    words = message("refused.rank_needs_memory_unpacked", size_bytes=largest)
-    room = _room(limit_bytes, largest * UNPACKED_FACTOR, steps, words)
-    yield from _together(ranks, unpacked, room / UNPACKED_FACTOR)
+    if room_bytes < needed_bytes:
+        least = math.ceil((limit_bytes - room_bytes + needed_bytes) / 1e7) * 10
+        raise ConfigError(
+            words, where="--memory-limit", remedy=message("advice.memory_limit", least=least)
+        )
 
 
 def _together(
@@ -78,18 +103,3 @@ def _together(
         together = (*together, rank)
         held += sizes.get(rank, 0)
     yield together
-
-
-def _room(limit_bytes: float, largest_bytes: float, steps: int, words: Message) -> float:
-    """Return how many bytes of a limit are left for records.
-
-    Raises:
-        ConfigError: The largest rank has more.
-    """
-    beside = WORKER_BYTES + steps * SUMMARY_ROW_BYTES
-    if limit_bytes - beside < largest_bytes:
-        least = math.ceil((beside + largest_bytes) / 1e7) * 10
-        raise ConfigError(
-            words, where="--memory-limit", remedy=message("advice.memory_limit", least=least)
-        )
-    return limit_bytes - beside

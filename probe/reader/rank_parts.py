@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..schema.deep_trace import FOLDER, TraceName, sealed_name
@@ -14,7 +15,7 @@ from ..schema.manifest import MANIFEST_NAME, part_directories, read_json
 from ..schema.note import Note, note
 from ..schema.segment import segment_paths
 from .attempts import steps_before
-from .rank_records import RankRecords, read_rank
+from .rank_records import RankRecords, Sieve, read_rank
 from .sampled_steps import MOST_ROWS, NOTHING, StepSelection, rows_of, thin, with_room
 from .step_numbers import attached_while_running
 
@@ -35,12 +36,14 @@ class Wanted(NamedTuple):
         most_rows: Rows of passes and communication that have room, of all ranks together.
         on_bytes: Is told how many more bytes were read.
         ranks: Ranks that are read; None for all.
+        sieves: What is kept of some parts as they are read, by their directories; of ``steps`` then.
     """
 
     steps: tuple[int, int] | None = None
     most_rows: int = MOST_ROWS
     on_bytes: Callable[[int], None] = lambda _: None
     ranks: Collection[int] | None = None
+    sieves: Mapping[Path, Sieve] = MappingProxyType({})
 
 
 WANTED = Wanted()
@@ -74,7 +77,9 @@ def read_parts(directories: Directories, wanted: Wanted) -> PartsRead:
     # By the rank with most on disk it is chosen what has room, and anew by others where that one
     # holds less than it seemed, as after a damage.
     for rank in sorted(directories, key=lambda rank: -sizes[rank]):
-        parts[rank] = own = [read_rank(path, rank) for path in directories[rank].values()]
+        parts[rank] = own = [
+            read_rank(path, rank, wanted.sieves.get(path)) for path in directories[rank].values()
+        ]
         held += _rows_of(own)
         choice.thin(rank, own)
         kept += _rows_of(own)

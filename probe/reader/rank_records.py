@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -90,8 +90,35 @@ class RankRecords:
         return self.manifest is None and not self.tables
 
 
-def read_rank(directory: Path, rank: int) -> RankRecords:
+class Block(NamedTuple):
+    """A block of records: the file that it is in, and its place there."""
+
+    file: str
+    place: int
+
+
+class Sieve(Protocol):
+    """Decides as the blocks of a part are read which of their records are kept."""
+
+    def wants(self, block: Block) -> bool:
+        """Return whether a block is unpacked."""
+
+    def sifted(
+        self, block: Block, tables: Sequence[tuple[RecordType, pa.Table]]
+    ) -> Iterator[tuple[RecordType, pa.Table]]:
+        """Yield what is kept of a block."""
+
+    def complete(self, found: RankRecords) -> None:
+        """Add what is held of each step, which needs more than the records that were kept."""
+
+
+def read_rank(directory: Path, rank: int, sieve: Sieve | None = None) -> RankRecords:
     """Read the directory of a rank, also of one that is still recording.
+
+    Args:
+        directory: That of the part.
+        rank: Its rank.
+        sieve: What is kept of each block; all if not given. Lost records are then not counted.
 
     Raises:
         FormatVersionError: A file in it was written by another format version.
@@ -100,23 +127,37 @@ def read_rank(directory: Path, rank: int) -> RankRecords:
     # In this order: what a live writer moves from the ring to a segment meanwhile
     # is then seen twice, not never, and the manifest knows every name in use.
     pieces: dict[str, list[pa.Table]] = {}
-    in_ring = _read_ring(directory, found)
+    ring = Block(RING_NAME, 0)
+    in_ring = _read_ring(directory, found) if sieve is None or sieve.wants(ring) else []
     listed = _segments(directory, found)
     for number, path in listed.items():
-        _read_segment(path, pieces, found, last=number == max(listed))
+        _read_segment(path, pieces, found, last=number == max(listed), sieve=sieve)
     # Last, so that of a record in both the one under a checksum is taken.
-    for name, table in in_ring.items():
-        pieces.setdefault(name, []).append(table)
+    _add(pieces, ring, in_ring, sieve)
     found.manifest = _read_manifest(directory, found)
     ended_ns, wait_status = _read_end(directory, found)
     found.last_seen = found.last_seen._replace(ended_ns=ended_ns, wait_status=wait_status)
     for record in RECORD_TYPES.values():
         if record.name in pieces:
             found.tables[record.name] = _each_once(pieces[record.name], record)
+    if sieve is not None:
+        sieve.complete(found)
+        return found
     found.made = _made(found)
     _note_gaps(found)
     add_detail(found.tables, found.manifest)
     return found
+
+
+def _add(
+    pieces: dict[str, list[pa.Table]],
+    block: Block,
+    tables: Sequence[tuple[RecordType, pa.Table]],
+    sieve: Sieve | None,
+) -> None:
+    """Add what is kept of a block to what was read."""
+    for record, table in tables if sieve is None else sieve.sifted(block, tables):
+        pieces.setdefault(record.name, []).append(table)
 
 
 def _segments(directory: Path, found: RankRecords) -> dict[int, Path]:
@@ -128,7 +169,12 @@ def _segments(directory: Path, found: RankRecords) -> dict[int, Path]:
 
 
 def _read_segment(
-    path: Path, pieces: dict[str, list[pa.Table]], found: RankRecords, *, last: bool
+    path: Path,
+    pieces: dict[str, list[pa.Table]],
+    found: RankRecords,
+    *,
+    last: bool,
+    sieve: Sieve | None,
 ) -> None:
     try:
         contents = read_segment(path)
@@ -142,15 +188,19 @@ def _read_segment(
         found.note("missing.file_damaged", file=path.name, damage=problem)
     if not contents.closed and not contents.problems and not last:
         found.note("missing.end_mark", file=path.name)
-    for payload in contents.payloads:
+    for place, payload in enumerate(contents.payloads):
+        block = Block(path.name, place)
+        if sieve is not None and not sieve.wants(block):
+            continue
+        tables: list[tuple[RecordType, pa.Table]] = []
         try:
-            for record, table in decode_records(payload):
-                pieces.setdefault(record.name, []).append(table)
+            tables.extend(decode_records(payload))
         except (ValueError, OSError, pa.ArrowException) as error:
             found.note("missing.rest_of_block", file=path.name, damage=str(error))
+        _add(pieces, block, tables, sieve)
 
 
-def _read_ring(directory: Path, found: RankRecords) -> dict[str, pa.Table]:
+def _read_ring(directory: Path, found: RankRecords) -> list[tuple[RecordType, pa.Table]]:
     path = directory / RING_NAME
     try:
         ring = read_ring(path)
@@ -158,17 +208,17 @@ def _read_ring(directory: Path, found: RankRecords) -> dict[str, pa.Table]:
         raise
     except SegmentError as error:
         found.note("missing.ring_unusable", damage=error.what)
-        return {}
+        return []
     except OSError as error:
         found.note("missing.file_unreadable", file=RING_NAME, reason=error.strerror)
-        return {}
+        return []
     _note_ring(ring, found)
     found.last_seen = LastSeen(ring.alive_ns)
-    return {
-        record.name: pa.Table.from_batches([records_to_batch(record, ring.records[record.name])])
+    return [
+        (record, pa.Table.from_batches([records_to_batch(record, ring.records[record.name])]))
         for record in RECORD_TYPES.values()
         if record.name in ring.records
-    }
+    ]
 
 
 def _note_ring(ring: RingContents, found: RankRecords) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -66,10 +66,44 @@ def step_details(tables: Mapping[str, pa.Table]) -> StepDetails:
     return StepDetails(_ints(raw, "step"), end_ns, _ints(raw, DETAIL_COLUMN))
 
 
-def add_detail(tables: dict[str, pa.Table], manifest: Mapping[str, Any] | None) -> None:
+class NumbersPresent(Protocol):
+    """The slot sequence numbers of the records that were read."""
+
+    @property
+    def last(self) -> int:
+        """Return the largest."""
+
+    def up_to(self, slots: Ints) -> Ints:
+        """Return how many there are up to each of some, that one included."""
+
+
+class _SortedNumbers:
+    """Numbers that are all held, in order."""
+
+    def __init__(self, numbers: Ints) -> None:
+        self._numbers = numbers
+
+    @property
+    def last(self) -> int:
+        return int(self._numbers[-1])
+
+    def up_to(self, slots: Ints) -> Ints:
+        return np.asarray(np.searchsorted(self._numbers, slots, side="right"))
+
+
+def add_detail(
+    tables: dict[str, pa.Table],
+    manifest: Mapping[str, Any] | None,
+    present: NumbersPresent | None = None,
+) -> None:
     """Add to the step records of a rank what is held of each, in a column of its own.
 
     This is for records as they were written: the writer chose steps by its own numbers.
+
+    Args:
+        tables: Records by name; changed in place.
+        manifest: That of the rank.
+        present: The numbers of all records, where the tables do not hold all.
     """
     raw = tables.get("step")
     if raw is None or not raw.num_rows:
@@ -79,7 +113,7 @@ def add_detail(tables: dict[str, pa.Table], manifest: Mapping[str, Any] | None) 
     detail = np.full(len(step), _CODES[StepDetail.FULL])
     summed = _summed_steps(tables)
     folded = np.isin(step, summed) | ~_kept_in_full(manifest, step)
-    folded &= ~_is_whole(step, slot, numbers_present(tables))
+    folded &= ~_is_whole(step, slot, present or _SortedNumbers(numbers_present(tables)))
     until = summed.max(initial=-1)
     detail[folded] = np.where(
         step[folded] <= until, _CODES[StepDetail.SUMS], _CODES[StepDetail.STAGES]
@@ -133,7 +167,7 @@ def _kept_in_full(manifest: Mapping[str, Any] | None, step: Ints) -> Mask:
     return np.asarray(kept | (step % every == 0) if every else kept)
 
 
-def _is_whole(step: Ints, slot: Ints, present: Ints) -> Mask:
+def _is_whole(step: Ints, slot: Ints, present: NumbersPresent) -> Mask:
     """Tell of which steps every record is there, from the step before to the step after.
 
     The end of an operation may be reported in the step after its own.
@@ -141,8 +175,6 @@ def _is_whole(step: Ints, slot: Ints, present: Ints) -> Mask:
     before = np.concatenate([[FIRST_SEQ - 1], slot[:-1]])
     begins = np.concatenate([[True], step[1:] == step[:-1] + 1])
     begins[0] = step[0] == 0
-    after = np.concatenate([slot[1:], present[-1:]])
-    held = np.searchsorted(present, after, side="right") - np.searchsorted(
-        present, before, side="right"
-    )
+    after = np.append(slot[1:], present.last)
+    held = present.up_to(after) - present.up_to(before)
     return np.asarray(begins & (held == after - before))

@@ -41,7 +41,10 @@ _MOST_POSITION = (1 << 31) - 1
 
 
 def with_deep_traces(
-    trace: Trace, manifests: Mapping[int, Mapping[str, Any]], cache: DeepCache | None = None
+    trace: Trace,
+    manifests: Mapping[int, Mapping[str, Any]],
+    cache: DeepCache | None = None,
+    within: tuple[int, int] | None = None,
 ) -> Trace:
     """Return the trace with the kernels and operators of the sealed deep traces of its run.
 
@@ -53,9 +56,10 @@ def with_deep_traces(
         trace: A run of ours; its times are those of the clocks of its ranks.
         manifests: The manifest of each rank.
         cache: Keeps what was read of them; None to keep nothing.
+        within: First and last step of interest: traces that hold none of them are not read. All if not given.
     """
     faults = Faults()
-    files = deep_files(trace.path, manifests, faults)
+    files = _files_within(deep_files(trace.path, manifests, faults), within)
     ranks, temporary = [], None
     for rank in sorted(files.keys() & set(trace.ranks)):
         try:
@@ -81,6 +85,28 @@ def with_deep_traces(
         kernel_steps={one.rank: one.kernel_steps for one in ranks},
         limits=(*trace.limits, *_known(ranks), *faults.limits()),
     )
+
+
+def _files_within(
+    files: Mapping[int, list[DeepFile]], within: tuple[int, int] | None
+) -> dict[int, list[DeepFile]]:
+    """Return the files that may hold some steps, by rank; where numbers may differ, all."""
+    if within is None:
+        return dict(files)
+    first, last = within
+    kept = {
+        rank: [
+            file
+            for file in own
+            if first <= last
+            and (
+                not file.is_counted_alike
+                or (file.name.first_step <= last and file.name.last_step >= first)
+            )
+        ]
+        for rank, own in files.items()
+    }
+    return {rank: own for rank, own in kept.items() if own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

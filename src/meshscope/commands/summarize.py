@@ -30,7 +30,7 @@ def summarize(
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="Memory of each process, such as 600MB: it reads fewer ranks at a time, one at least.",
+            help="Memory of each process, such as 600MB: it reads fewer ranks at a time, or some steps of one.",
         ),
     ] = None,
     output: FormatOption = Format.TEXT,

@@ -145,11 +145,11 @@ def test_a_limit_is_kept_for_a_file_per_rank(tmp_path, summarized, monkeypatch):
 
 
 def needed_of_recorded(run, ranks):
-    """Return the memory that some ranks of a recorded run need, and what the largest rank recorded."""
+    """Return the memory that some ranks of a recorded run need."""
     parts = part_directories(run).values()
     largest = max(sum(map(unpacked_bytes, own.values())) for own in parts)
     beside = WORKER_BYTES + 4 * STEPS * SUMMARY_ROW_BYTES
-    return beside + ranks * largest * UNPACKED_FACTOR, largest
+    return beside + ranks * largest * UNPACKED_FACTOR
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -163,7 +163,7 @@ def test_of_a_recorded_run_fewer_ranks_are_read_at_a_time(
         "load_trace",
         lambda run, wanted: read.append(wanted.ranks) or load(run, wanted=wanted),
     )
-    limit, _ = needed_of_recorded(recorded, at_once)
+    limit = needed_of_recorded(recorded, at_once)
     limited = summarized(limit, run=recorded)
     assert [*map(len, read)] == [at_once] * (4 // at_once)
     # Ranks that are read apart may not show what they show together, so the name says so.
@@ -171,16 +171,16 @@ def test_of_a_recorded_run_fewer_ranks_are_read_at_a_time(
     assert sorted(limited.values()) == sorted(whole.values())
 
 
-def test_a_recorded_rank_without_room_is_refused_with_what_is_needed(recorded, summarized):
+def test_a_recorded_step_without_room_is_refused_with_what_is_needed(recorded, summarized):
     """The command would take more than it was given without a word, or the system would kill it."""
-    limit, largest = needed_of_recorded(recorded, 1)
+    limit = needed_of_recorded(recorded, 1) - 1
     with pytest.raises(ConfigError) as refused:
-        summarized(limit - 1, run=recorded)
-    words = message("refused.rank_needs_memory_unpacked", size_bytes=largest)
-    assert refused.value.what == str(words)
-    assert refused.value.remedy == str(message("advice.memory_limit", least=240))
+        summarized(limit, run=recorded)
+    assert "a step and those beside it have" in refused.value.what
+    assert refused.value.remedy == str(message("advice.memory_limit", least=250))
+    whole = summarized(run=recorded)
     # What was read together is there already, and needs no memory.
-    assert summarized(run=recorded) == summarized(limit - 1, run=recorded)
+    assert summarized(limit, run=recorded) == whole
 
 
 def test_memory_of_one_part_is_given_back_before_the_next(summarized, needed, monkeypatch):
