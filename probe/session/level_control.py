@@ -318,7 +318,8 @@ class LevelControl:
         if queued_ns is None or stretch["queued_ns"] is None:
             stretch["queued_ns"] = None
         else:
-            stretch["queued_ns"] += queued_ns
+            # At the end of a run it is read after the last border, where the time of steps ends.
+            stretch["queued_ns"] += min(queued_ns, dur_ns)
         self._note()
 
     def _note(self) -> None:

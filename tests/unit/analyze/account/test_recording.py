@@ -67,7 +67,7 @@ def test_steps_recorded_again_are_no_limit():
     again = stretch(0, 65, 1, reason="level.within_budget", one_in=1)
     (limit,) = level_limits(trace_of(recording=[stretch(0, 0, 1), sampled, again]))
     assert limit.code == "missing.sampled_until"
-    assert "from step 7 to 64 the probe" in str(limit)
+    assert "in steps 7 to 64" in str(limit)
 
 
 def test_a_diagnosis_tells_the_cost(tmp_path):

@@ -234,7 +234,8 @@ def test_the_hooks_measure_themselves(world, tmp_path):
     assert cost["hop_ns"] > 0, annotations.get("cost.hop_unknown")
     assert all(value > 0 for value in cost["per_call_ns"].values() if value is not None)
     calls = 2 * 400 * cost["per_call_ns"]["communication"]
-    assert 0.2 * calls < stretch["cost_ns"] < stretch["dur_ns"]
+    # Steps of this job hold little else than hooks.
+    assert 0.2 * calls < stretch["cost_ns"] <= stretch["dur_ns"]
 
 
 def test_nothing_of_the_probe_is_in_a_paused_step_but_its_end(world, tmp_path):
