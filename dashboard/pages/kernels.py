@@ -26,7 +26,8 @@ Row = Mapping[str, Any]
 def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the page of kernels."""
     result = run.kernels()
-    limits = [limit for limit in result["limits"] if limit != str(NO_KERNELS)]
+    without = sentence(str(NO_KERNELS))
+    limits = [limit for limit in result["limits"] if sentence(limit) != without]
     content: list[Component] = [
         html.H1("What the devices worked on", className="ms-title"),
     ]
@@ -39,7 +40,7 @@ def layout(run: LoadedRun, state: ViewState) -> list[Component]:
             _ranks(result["ranks"], state.rank),
         ]
     else:
-        content.append(empty("No kernels were recorded", sentence(str(NO_KERNELS))))
+        content.append(empty("No kernels were recorded", without))
     if limits:
         listed = html.Ul([html.Li(limit) for limit in limits], className="ms-limits")
         content.append(card("What this result could not see", [listed]))
