@@ -148,6 +148,24 @@ class CostMeter:
         return found
 
 
+class _Since:
+    """What passed, and what the hooks took, since some border."""
+
+    def __init__(self, meter: CostMeter) -> None:
+        self._meter = meter
+        self._before = (now_ns(), meter.total_ns(), meter.samples())
+
+    def now(self) -> tuple[int, int, int]:
+        """Return the time (1 ns at least), what the hooks took of it, ns, and how many calls were timed."""
+        before_ns, taken_ns, sampled = self._before
+        meter = self._meter
+        return (
+            max(now_ns() - before_ns, 1),
+            meter.total_ns() - taken_ns,
+            meter.samples() - sampled,
+        )
+
+
 class CostCredit:
     """Tells early that a job will be over its budget by more than ``CREDIT_NS``.
 
@@ -169,7 +187,7 @@ class CostCredit:
         self._meter = meter
         self._budget_frac = budget_ppm / 1e6
         self._steps = 0
-        self._start = (0, 0, 0)
+        self._since = _Since(meter)
 
     def times_over(self, lead_ns: int) -> float | None:
         """Count a step; return how many times over budget steps are, None while credit is left.
@@ -177,17 +195,15 @@ class CostCredit:
         Args:
             lead_ns: Time from an order to the step that follows it, for which the credit must last.
         """
-        time_ns, meter = now_ns(), self._meter
         self._steps += 1
         if self._steps <= _STARTING_STEPS:
-            self._start = (time_ns, meter.total_ns(), meter.samples())
+            self._since = _Since(self._meter)
             return None
-        before_ns, taken_ns, sampled = self._start
-        count, all_ns = meter.samples() - sampled, max(time_ns - before_ns, 1)
+        all_ns, taken_ns, count = self._since.now()
         self.step_ns = all_ns // (self._steps - _STARTING_STEPS)
         if self._steps < _STARTING_STEPS + _LEAST_STEPS or not count or not self._budget_frac:
             return None
-        cost_frac = (meter.total_ns() - taken_ns) * (1 - 1 / math.sqrt(count)) / all_ns
+        cost_frac = taken_ns * (1 - 1 / math.sqrt(count)) / all_ns
         over_frac = cost_frac - self._budget_frac
         if over_frac <= 0 or over_frac * (all_ns + lead_ns) <= CREDIT_NS:
             return None
@@ -211,10 +227,9 @@ class SampledCost:
             budget_ppm: Allowed share of the time, in parts per million.
         """
         self.step_ns = 0
-        self._meter = meter
+        self._since = _Since(meter)
         self._budget_frac = budget_ppm / 1e6
         self._steps = self._recorded = 0
-        self._start = (now_ns(), meter.total_ns(), meter.samples())
 
     def step_ended(self, *, was_recorded: bool) -> None:
         """Count a step."""
@@ -226,12 +241,11 @@ class SampledCost:
 
         Twice: one standard error lower than it is measured, and one higher.
         """
-        before_ns, taken_ns, sampled = self._start
-        count, all_ns = self._meter.samples() - sampled, max(now_ns() - before_ns, 1)
+        all_ns, taken_ns, count = self._since.now()
         if not count or not self._recorded or not self._budget_frac:
             return None
         self.step_ns = all_ns // self._steps
-        recorded_ns = (self._meter.total_ns() - taken_ns) / self._recorded
+        recorded_ns = taken_ns / self._recorded
         times, error = recorded_ns / (self.step_ns * self._budget_frac), 1 / math.sqrt(count)
         return times * (1 - error), times * (1 + error)
 
