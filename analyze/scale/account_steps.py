@@ -7,17 +7,23 @@ which the dearest slow rank is slow, from their begin on; without a slow rank at
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from meshscope.probe.reader.part_sizes import unpacked_bytes
+from meshscope.probe.reader.rank_parts import segment_bytes
 from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.manifest import part_directories
 
+from ..load.ingested import is_ingested
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.part import StepRange
 from ..wording.message import message
 from .blocks import Blocks
 from .slow_ranks import FirstAnswer
+from .worker_memory import looking_bytes
 
 ACCOUNT_BYTES = 250_000_000
 """What an account holds beside records."""
@@ -70,22 +76,40 @@ def account_steps(
 
 
 def rows_in(limit_bytes: float) -> int:
-    """Return how many records an account may hold in some memory."""
+    """Return how many records an account may hold in what a limit leaves."""
     return max(int((limit_bytes - ACCOUNT_BYTES) / ACCOUNT_ROW_BYTES), 0)
 
 
-def require_room(chosen: AccountSteps | None, limit_bytes: float) -> None:
+def beside_account(run: Path) -> float:
+    """Return what reading the records of a run takes beside them, bytes.
+
+    Those of an ingested run are read by their steps. A recorded rank is looked through for its own: the
+    largest on disk counts, for ranks are read one after the other.
+    """
+    if is_ingested(run):
+        return 0.0
+    parts = [[*own.values()] for own in part_directories(run).values()]
+    largest = max(parts, key=lambda own: sum(map(segment_bytes, own)), default=[])
+    return looking_bytes(sum(map(unpacked_bytes, largest)))
+
+
+def require_room(chosen: AccountSteps | None, limit_bytes: float, beside_bytes: float) -> None:
     """Refuse steps that were chosen for some memory, one at least, and do not fit it.
+
+    Args:
+        chosen: The steps; None for all.
+        limit_bytes: The memory.
+        beside_bytes: What of it reading takes.
 
     Raises:
         ConfigError: Even one step needs more.
     """
-    if chosen is not None and chosen.rows > rows_in(limit_bytes):
-        least = math.ceil((ACCOUNT_BYTES + chosen.rows * ACCOUNT_ROW_BYTES) / 1e8) * 100
+    if chosen is not None and chosen.rows > rows_in(limit_bytes - beside_bytes):
+        needed = ACCOUNT_BYTES + beside_bytes + chosen.rows * ACCOUNT_ROW_BYTES
         raise ConfigError(
             message("refused.step_needs_memory", rows=chosen.rows),
             where="--memory-limit",
-            remedy=message("advice.memory_limit", least=least),
+            remedy=message("advice.memory_limit", least=math.ceil(needed / 1e8) * 100),
         )
 
 

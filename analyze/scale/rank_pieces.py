@@ -19,7 +19,8 @@ from meshscope.probe.reader.attempts import steps_before
 from meshscope.probe.reader.part_sizes import unpacked_bytes
 from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.reader.rank_records import Sieve
-from meshscope.probe.reader.step_index import StepIndex, StepSieve
+from meshscope.probe.reader.step_index import StepIndex
+from meshscope.probe.reader.step_sieve import StepSieve
 from meshscope.probe.schema.manifest import part_directories
 from meshscope.probe.schema.tables import TABLES
 
@@ -30,14 +31,10 @@ from ..tables.trace import Trace
 from ..wording.message import message
 from .independent_ranks import taken_together
 from .summary import SCHEMA, rows_of
-from .worker_memory import UNPACKED_FACTOR, require_room
+from .worker_memory import UNPACKED_FACTOR, looking_bytes, require_room
 
 STEP_BYTES = 1_500
 """What a step takes while its rank is read in pieces: its length, and that it communicated."""
-PIECES_BYTES = 16_000_000
-"""What it takes beside that: a segment and the ring, which are looked through for each piece."""
-INDEX_SHARE = 0.05
-"""What is noted of records when they are first read, over their unpacked size."""
 LEAST_PIECE_BYTES = 10_000_000
 """What a piece may take at least: smaller ones cost time for their number, and a process has this to spare."""
 _AXIS_KEYS = {"collective": ("group_id", "kind"), "p2p": ("group_id", "peer")}
@@ -87,7 +84,7 @@ class RankPieces:
         self._parts = _parts(indices, rank)
         unpacked = sum(map(unpacked_bytes, directories))
         self._sizes = _Sizes(self._parts, unpacked, self._analysed)
-        room_bytes -= PIECES_BYTES + unpacked * INDEX_SHARE + len(self._sizes.number) * STEP_BYTES
+        room_bytes -= looking_bytes(unpacked) + len(self._sizes.number) * STEP_BYTES
         if all(part.index.is_in_order for part in self._parts):
             needed = self._sizes.largest_bytes
             size_bytes = int(needed / UNPACKED_FACTOR)

@@ -21,6 +21,20 @@ their unpacked size; those of many ranks take less."""
 SUMMARY_ROW_BYTES = 600
 """What a row of the summaries takes until its file is written: thrice, as it is put together and packed."""
 
+_LOOKING_BYTES = 16_000_000
+"""What a rank that is read some steps at a time takes beside these: a segment and the ring, which are looked through."""
+_INDEX_SHARE = 0.05
+"""What is noted of its records when they are first read, over their unpacked size."""
+
+
+def looking_bytes(unpacked: int) -> float:
+    """Return what it takes to look through a recorded rank that is read some steps at a time.
+
+    Args:
+        unpacked: What its records take once they are unpacked, bytes.
+    """
+    return _LOOKING_BYTES + unpacked * _INDEX_SHARE
+
 
 def in_room(
     ranks: Sequence[int], rows: Mapping[int, int], steps: int, limit_bytes: float | None

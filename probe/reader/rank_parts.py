@@ -15,8 +15,10 @@ from ..schema.manifest import MANIFEST_NAME, part_directories, read_json
 from ..schema.note import Note, note
 from ..schema.segment import segment_paths
 from .attempts import steps_before
+from .chosen_steps import Lengths, PartRead, read_part
+from .held_steps import HeldSteps, held_steps, rows_of
 from .rank_records import RankRecords, Sieve, read_rank
-from .sampled_steps import MOST_ROWS, NOTHING, StepSelection, rows_of, thin, with_room
+from .sampled_steps import MOST_ROWS, NOTHING, StepSelection, kept_rows, thin, with_room
 from .step_numbers import attached_while_running
 
 _LEEWAY = 1.1
@@ -70,24 +72,29 @@ def read_parts(directories: Directories, wanted: Wanted) -> PartsRead:
     Raises:
         FormatVersionError: A rank was written by another format version.
     """
-    sizes = {rank: sum(map(segment_bytes, own.values())) for rank, own in directories.items()}
+    sizes = {
+        rank: [segment_bytes(path) for path in own.values()] for rank, own in directories.items()
+    }
     choice = _Choice(directories, wanted)
     parts: dict[int, list[RankRecords]] = {}
     held = kept = 0
     # By the rank with most on disk it is chosen what has room, and anew by others where that one
     # holds less than it seemed, as after a damage.
-    for rank in sorted(directories, key=lambda rank: -sizes[rank]):
-        parts[rank] = own = [
-            read_rank(path, rank, wanted.sieves.get(path)) for path in directories[rank].values()
+    for rank in sorted(directories, key=lambda rank: -sum(sizes[rank])):
+        read = [
+            read_part(path, rank, size, wanted.most_rows, wanted.sieves.get(path))
+            for path, size in zip(directories[rank].values(), sizes[rank], strict=True)
         ]
-        held += _rows_of(own)
-        choice.thin(rank, own)
+        held += sum(part.all_rows for part in read)
+        if not parts:
+            choice.fit(rank, [part.held() for part in read])
+        parts[rank] = own = choice.kept(rank, read)
         kept += _rows_of(own)
-        if (len(parts) == 1 or kept > wanted.most_rows) and choice.fit(rank, own):
+        if kept > wanted.most_rows and choice.fit(rank, list(map(held_steps, own))):
             for other, found in parts.items():
                 choice.thin(other, found)
             kept = sum(map(_rows_of, parts.values()))
-        wanted.on_bytes(sizes[rank])
+        wanted.on_bytes(sum(sizes[rank]))
     in_order = {rank: parts[rank] for rank in directories}
     return PartsRead(in_order, choice.is_whole, tuple(choice.limits(held, kept)))
 
@@ -112,25 +119,30 @@ class _Choice:
         """Tell whether nothing is left out."""
         return all(selection.is_whole for own in self._selections.values() for selection in own)
 
+    def kept(self, rank: int, parts: Sequence[PartRead]) -> list[RankRecords]:
+        """Return what is chosen of the parts of a rank."""
+        own = zip(parts, self._selections[rank], strict=True)
+        return [part.kept(selection) for part, selection in own]
+
     def thin(self, rank: int, parts: Sequence[RankRecords]) -> None:
         """Leave out of the parts of a rank what is not chosen."""
         for part, selection in zip(parts, self._selections[rank], strict=True):
             thin(part, selection)
 
-    def fit(self, rank: int, parts: Sequence[RankRecords]) -> bool:
+    def fit(self, rank: int, parts: Sequence[HeldSteps]) -> bool:
         """Choose so that there is room for as many ranks like one; return whether that is less."""
-        if _rows_of(parts) <= _LEEWAY * self._largest:
+        if sum(held.all_rows for held in parts) <= _LEEWAY * self._largest:
             return False
         before = self._selections
         self._grow(rank, parts)
         if self._one_in and not self._has_looked:
             self._has_looked = True
             self._look_at_steps(rank, parts)
-        self.thin(rank, parts)
-        self._largest = _rows_of(parts)
+        own = zip(parts, self._selections[rank], strict=True)
+        self._largest = sum(kept_rows(held, selection) for held, selection in own)
         return self._selections is not before
 
-    def _grow(self, rank: int, parts: Sequence[RankRecords]) -> None:
+    def _grow(self, rank: int, parts: Sequence[HeldSteps]) -> None:
         own = list(zip(parts, self._selections[rank], strict=True))
         one_in, memory_one_in = with_room(own, len(self._directories), self._wanted.most_rows)
         if self._is_apart:
@@ -147,7 +159,7 @@ class _Choice:
             for rank, own in self._selections.items()
         }
 
-    def _look_at_steps(self, rank: int, parts: Sequence[RankRecords]) -> None:
+    def _look_at_steps(self, rank: int, parts: Sequence[HeldSteps]) -> None:
         """Find what numbers of steps mean, the first time that a choice goes by them."""
         self._one_in, self._memory_one_in = 0, 1
         # Such ranks number their steps each by itself: no choice by numbers is the same on all.
@@ -220,9 +232,7 @@ def _steps_before(directories: Directories) -> dict[int, list[int | None]]:
         return {rank: [0] for rank in directories}
     lengths = {}
     for rank in directories:
-        lengths[rank] = [read_rank(path, rank) for path in directories[rank].values()]
-        for part in lengths[rank]:
-            thin(part, NOTHING)
+        lengths[rank] = [read_rank(path, rank, Lengths()) for path in directories[rank].values()]
     return steps_before(lengths)
 
 

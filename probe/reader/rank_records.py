@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from ..schema.clock_steps import clock_steps
 from ..schema.errors import FormatVersionError, RunDirectoryError, SegmentError
@@ -27,8 +26,9 @@ from ..schema.records import (
 )
 from ..schema.ring import RING_COPIED, RING_NAME, RingContents, read_ring
 from ..schema.segment import read_segment, segment_paths
+from .numbers_present import NumbersPresent, SortedNumbers, numbers_present
 from .sources import reason_of, source_of
-from .step_detail import add_detail, numbers_present
+from .step_detail import add_detail
 
 ATTEMPT = "attempt"
 """Value of a note of a rank: the attempt of the job, where there are several."""
@@ -143,9 +143,10 @@ def read_rank(directory: Path, rank: int, sieve: Sieve | None = None) -> RankRec
     if sieve is not None:
         sieve.complete(found)
         return found
-    found.made = _made(found)
-    _note_gaps(found)
-    add_detail(found.tables, found.manifest)
+    present = SortedNumbers(numbers_present(found.tables))
+    found.made = made_of(found.manifest, operations_in(found.tables.items()), present)
+    note_gaps(found, present, found.tables.get(DRAINED_RECORD.name))
+    add_detail(found.tables, found.manifest, present)
     return found
 
 
@@ -305,38 +306,52 @@ def _each_once(pieces: list[pa.Table], record: RecordType) -> pa.Table:
     return table.take(pa.array(rows)).replace_schema_metadata(record.arrow_schema().metadata)
 
 
-def _note_gaps(found: RankRecords) -> None:
-    """State how many records are gone: sequence numbers are given from 1 without gaps."""
-    present = numbers_present(found.tables)
-    if not len(present):
-        return
-    newest = int(present[-1])
-    missing = newest - len(present) - _kept_out(found, present)
+def note_gaps(found: RankRecords, present: NumbersPresent, drained: pa.Table | None) -> None:
+    """State how many records are gone: sequence numbers are given from 1 without gaps.
+
+    Args:
+        found: The part.
+        present: The numbers of all its records.
+        drained: What the writer says that it kept out, if it does.
+    """
+    newest = present.last
+    missing = newest - int(present.up_to(np.array([newest]))[0]) - _kept_out(drained, present)
     if missing > 0:
         found.note("missing.records", lost=missing, records=newest)
 
 
-def _kept_out(found: RankRecords, present: NDArray[np.int64]) -> int:
+def _kept_out(drained: pa.Table | None, present: NumbersPresent) -> int:
     """Return how many of the absent records are in sums instead."""
-    drained = found.tables.get(DRAINED_RECORD.name)
     if drained is None:
         return 0
     first, end = (drained.column(name).to_numpy() for name in ("slot_seq", "end_seq"))
-    absent = (end - first) - (np.searchsorted(present, end) - np.searchsorted(present, first))
+    absent = (end - first) - (present.up_to(end - 1) - present.up_to(first - 1))
     return int(np.minimum(absent, drained.column("kept_out").to_numpy()).sum())
 
 
-def _made(found: RankRecords) -> Made:
-    """Return what the probe says that it made, before anything is left out for lack of memory."""
-    counters = (found.manifest or {}).get("counters")
+def operations_in(tables: Iterable[tuple[str, pa.Table]]) -> int:
+    """Return how many operations of communication some records are, those in sums included."""
+    found = 0
+    for name, table in tables:
+        if name in _OPERATIONS:
+            found += table.num_rows
+        elif name == COMMUNICATION_SUM_RECORD.name:
+            found += int(pc.sum(table["count"]).as_py() or 0)
+    return found
+
+
+def made_of(manifest: Mapping[str, Any] | None, operations: int, present: NumbersPresent) -> Made:
+    """Return what the probe says that it made, before anything is left out for lack of memory.
+
+    Args:
+        manifest: That of the part.
+        operations: Of communication, in all its records.
+        present: The numbers of these.
+    """
+    counters = (manifest or {}).get("counters")
     counted = counters.items() if isinstance(counters, dict) else ()
-    operations = sum(found.tables[name].num_rows for name in _OPERATIONS if name in found.tables)
-    sums = found.tables.get(COMMUNICATION_SUM_RECORD.name)
-    if sums is not None:
-        operations += int(pc.sum(sums["count"]).as_py() or 0)
-    present = numbers_present(found.tables)
     return Made(
         {str(name): amount for name, amount in counted if type(amount) is int and amount > 0},
-        int(present[-1]) if len(present) else 0,
+        present.last,
         operations,
     )

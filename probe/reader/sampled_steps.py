@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from ..schema.records import COMPLETION_RECORD, DEVICE_TIME_RECORD, MEMORY_VALUES
 from ..schema.terms import StepDetail
+from .held_steps import COUNTED, MEMORY, HeldSteps
 from .rank_records import RankRecords
-from .step_detail import DETAIL_COLUMN, UNKNOWN_DETAIL, full_records_of
+from .step_detail import DETAIL_COLUMN, UNKNOWN_DETAIL
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -37,11 +38,8 @@ TAIL_STEPS = 2
 _FEWEST_STEPS = 4
 """So many are kept of each rank, however large they are."""
 _MOST_EVERY = 1 << 20
-COUNTED = ("span", "collective", "p2p", "communication_sum", "microbatch")
-"""Records that need room: those of passes, their microbatches and communication."""
 _OPERATIONS = ("collective", "p2p")
-_BY_EVENT = (COMPLETION_RECORD.name, DEVICE_TIME_RECORD.name)
-_MEMORY = "memory"
+BY_EVENT = (COMPLETION_RECORD.name, DEVICE_TIME_RECORD.name)
 _NO_STEP = 1 << 62
 _ANY = -1
 _LENGTH_ONLY = list(StepDetail).index(StepDetail.STEPS)
@@ -128,11 +126,11 @@ def thin(part: RankRecords, selection: StepSelection) -> None:
             slots.append(_ints(table, "slot_seq")[out])
             part.tables[name] = table.filter(pa.array(~out))
     events = np.sort(np.concatenate(slots))
-    for name in _BY_EVENT:
+    for name in BY_EVENT:
         if (table := part.tables.get(name)) is not None:
             part.tables[name] = table.filter(pa.array(~_is_in(_ints(table, "event_id"), events)))
-    if (table := part.tables.get(_MEMORY)) is not None:
-        part.tables[_MEMORY] = table.filter(pa.array(_kept_samples(table, selection)))
+    if (table := part.tables.get(MEMORY)) is not None:
+        part.tables[MEMORY] = table.filter(pa.array(kept_samples(table, selection)))
     at = steps.column_names.index(DETAIL_COLUMN)
     details = pa.array(np.where(kept, detail, _LENGTH_ONLY), pa.int64())
     part.tables["step"] = steps.set_column(at, DETAIL_COLUMN, details)
@@ -166,13 +164,11 @@ def _reaching(part: RankRecords, kept: Ints) -> Ints:
     return np.sort(np.concatenate(found))
 
 
-def rows_of(part: RankRecords) -> int:
-    """Return how many records of passes and communication are there."""
-    return sum(part.tables[name].num_rows for name in COUNTED if name in part.tables)
+def kept_samples(table: pa.Table, selection: StepSelection) -> Mask:
+    """Tell which samples of memory stay: of some steps, and the highest of all that are wanted.
 
-
-def _kept_samples(table: pa.Table, selection: StepSelection) -> Mask:
-    """Tell which samples of memory stay: of some steps, and the highest of all that are wanted."""
+    Of what stays of some of them, what stays of all can be found.
+    """
     step = _ints(table, "step")
     wanted = np.flatnonzero(_is_wanted(step, selection))
     kept = np.zeros(len(step), dtype=bool)
@@ -184,36 +180,41 @@ def _kept_samples(table: pa.Table, selection: StepSelection) -> Mask:
 
 
 def with_room(
-    wanted: Sequence[tuple[RankRecords, StepSelection]], ranks: int, most_rows: int
+    wanted: Sequence[tuple[HeldSteps, StepSelection]], ranks: int, most_rows: int
 ) -> tuple[int, int]:
     """Return of how many steps one has room, where each rank has about as many records as one has.
 
     Args:
-        wanted: The parts of a rank, and what is wanted of each.
+        wanted: What the parts of a rank hold, and what is wanted of each.
         ranks: How many ranks there are.
         most_rows: Rows of passes and communication that have room, of all ranks.
 
     Returns:
         ``one_in`` and ``memory_one_in`` of a selection.
     """
-    counts = [(_rows_of_steps(part), selection) for part, selection in wanted]
-    rules = [full_records_of(part.manifest) for part, _ in wanted]
-    choices = _choices(max((rule[1] for rule in rules if rule is not None), default=1))
+    choices = _choices(max((held.full_every for held, _ in wanted), default=1))
     one_in = 0
-    while _rows(counts, one_in)[0] * ranks > most_rows:
+    while _rows(wanted, one_in)[0] * ranks > most_rows:
         more = next(choices)
-        if more > 1 and (_rows(counts, more)[1] < _FEWEST_STEPS or more > _MOST_EVERY):
+        if more > 1 and (_rows(wanted, more)[1] < _FEWEST_STEPS or more > _MOST_EVERY):
             break
         one_in = more
     samples = sum(
-        int(_is_wanted(_ints(part.tables[_MEMORY], "step"), selection).sum())
-        for part, selection in wanted
-        if _MEMORY in part.tables
+        int(held.samples[_is_wanted(held.sampled_step, selection)].sum())
+        for held, selection in wanted
     )
     memory_one_in = 1
     while samples * ranks > most_rows * memory_one_in:
         memory_one_in *= 2
     return one_in, memory_one_in
+
+
+def kept_rows(held: HeldSteps, selection: StepSelection) -> int:
+    """Return how many records that need room are kept of a part."""
+    if selection.is_whole:
+        return held.all_rows
+    unfinished = held.all_rows - int(held.rows.sum())
+    return int(held.rows[selection.keeps(held.step, held.detail)].sum()) + unfinished
 
 
 def _choices(every: int) -> Iterator[int]:
@@ -237,30 +238,13 @@ def _choices(every: int) -> Iterator[int]:
         yield number
 
 
-def _rows_of_steps(part: RankRecords) -> tuple[Ints, Ints, Ints]:
-    """Return number, detail and rows of each finished step of a part."""
-    steps = part.tables.get("step")
-    if steps is None:
-        return (np.zeros(0, np.int64),) * 3
-    step = _ints(steps, "step")
-    order = np.sort(step)
-    rows = np.zeros(len(step), np.int64)
-    for name in COUNTED:
-        if (table := part.tables.get(name)) is not None:
-            own = np.sort(_ints(table, "step"))
-            rows += np.searchsorted(own, order, "right") - np.searchsorted(own, order, "left")
-    return order, _ints(steps, DETAIL_COLUMN)[np.argsort(step, kind="stable")], rows
-
-
-def _rows(
-    counts: Sequence[tuple[tuple[Ints, Ints, Ints], StepSelection]], one_in: int
-) -> tuple[int, int]:
+def _rows(wanted: Sequence[tuple[HeldSteps, StepSelection]], one_in: int) -> tuple[int, int]:
     """Return how many rows are kept, and of how many steps an account is made."""
     rows = steps = 0
-    for (step, detail, held), selection in counts:
-        kept = replace(selection, one_in=one_in).keeps(step, detail)
-        rows += int(held[kept].sum())
-        steps += int(replace(selection, one_in=one_in).chooses(step, detail).sum())
+    for held, selection in wanted:
+        chosen = replace(selection, one_in=one_in)
+        rows += int(held.rows[chosen.keeps(held.step, held.detail)].sum())
+        steps += int(chosen.chooses(held.step, held.detail).sum())
     return rows, steps
 
 

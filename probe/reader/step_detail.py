@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schema.records import COMMUNICATION_SUM_RECORD, LEVEL_CODES, MADE_BY_THE_WRITER, NO_WORD
+from ..schema.records import COMMUNICATION_SUM_RECORD, LEVEL_CODES, NO_WORD
 from ..schema.ring import FIRST_SEQ
 from ..schema.terms import CaptureLevel, StepDetail
+from .numbers_present import NumbersPresent
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -66,35 +67,10 @@ def step_details(tables: Mapping[str, pa.Table]) -> StepDetails:
     return StepDetails(_ints(raw, "step"), end_ns, _ints(raw, DETAIL_COLUMN))
 
 
-class NumbersPresent(Protocol):
-    """The slot sequence numbers of the records that were read."""
-
-    @property
-    def last(self) -> int:
-        """Return the largest."""
-
-    def up_to(self, slots: Ints) -> Ints:
-        """Return how many there are up to each of some, that one included."""
-
-
-class _SortedNumbers:
-    """Numbers that are all held, in order."""
-
-    def __init__(self, numbers: Ints) -> None:
-        self._numbers = numbers
-
-    @property
-    def last(self) -> int:
-        return int(self._numbers[-1])
-
-    def up_to(self, slots: Ints) -> Ints:
-        return np.asarray(np.searchsorted(self._numbers, slots, side="right"))
-
-
 def add_detail(
     tables: dict[str, pa.Table],
     manifest: Mapping[str, Any] | None,
-    present: NumbersPresent | None = None,
+    present: NumbersPresent,
 ) -> None:
     """Add to the step records of a rank what is held of each, in a column of its own.
 
@@ -103,7 +79,7 @@ def add_detail(
     Args:
         tables: Records by name; changed in place.
         manifest: That of the rank.
-        present: The numbers of all records, where the tables do not hold all.
+        present: The numbers of all records, also of those that the tables do not hold.
     """
     raw = tables.get("step")
     if raw is None or not raw.num_rows:
@@ -113,7 +89,7 @@ def add_detail(
     detail = np.full(len(step), _CODES[StepDetail.FULL])
     summed = _summed_steps(tables)
     folded = np.isin(step, summed) | ~_kept_in_full(manifest, step)
-    folded &= ~_is_whole(step, slot, present or _SortedNumbers(numbers_present(tables)))
+    folded &= ~_is_whole(step, slot, present)
     until = summed.max(initial=-1)
     detail[folded] = np.where(
         step[folded] <= until, _CODES[StepDetail.SUMS], _CODES[StepDetail.STAGES]
@@ -123,16 +99,6 @@ def add_detail(
     detail[level == steps] = _CODES[StepDetail.STEPS]
     detail[(level == NO_WORD) & ~folded] = UNKNOWN_DETAIL
     tables["step"] = raw.append_column(DETAIL_COLUMN, pa.array(detail, pa.int64()))
-
-
-def numbers_present(tables: Mapping[str, pa.Table]) -> Ints:
-    """Return the slot sequence numbers of the records that were read, in order."""
-    parts = [
-        table.column("slot_seq").to_numpy()
-        for name, table in tables.items()
-        if name not in MADE_BY_THE_WRITER
-    ]
-    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
 
 def _ints(raw: pa.Table, name: str) -> Ints:

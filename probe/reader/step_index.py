@@ -12,8 +12,8 @@ Steps are named by their place among those of the part. For example, with blocks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,18 +29,16 @@ from ..schema.records import (
     STEP_RECORD,
     RecordType,
 )
-from .rank_records import Block, RankRecords
+from .held_steps import COUNTED, HeldSteps, held_steps
+from .numbers_present import SlotBits
+from .rank_records import Block, RankRecords, made_of, note_gaps, operations_in
 from .step_detail import add_detail
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_BY_EVENT = (COMPLETION_RECORD, DEVICE_TIME_RECORD)
-_UNUSED = (MEMORY_RECORD, DRAINED_RECORD)
-"""Records that no summary needs."""
+BY_EVENT = (COMPLETION_RECORD, DEVICE_TIME_RECORD)
 _OPERATIONS = ("collective", "p2p")
-_MOST_SLOTS = 1 << 32
-"""A part that counts further is damaged: no process makes as many records."""
 _NONE = np.zeros(0, np.int64)
 
 
@@ -53,51 +51,39 @@ class _Bounds(NamedTuple):
     """Least and largest sequence number of these."""
     events: tuple[int, int] | None
     """Least and largest event of its completions and device times."""
+    sampled: tuple[int, int] | None
+    """Least and largest number of a step of its samples of memory."""
+    has_strays: bool
+    """Whether it holds completions or device times of records that are not there."""
 
 
-class _SlotBits:
-    """Which sequence numbers are there, a byte each: they are given from 1 without gaps."""
+class _RowsOfSteps:
+    """How many records of some kinds each step has."""
 
     def __init__(self) -> None:
-        self._is_there = np.zeros(1 << 16, dtype=bool)
-        self.last = 0
-        self.are_possible = True
+        self._found: list[tuple[Ints, Ints]] = []
 
-    def add(self, slots: Ints) -> Mask:
-        """Take numbers in; return which of them are new."""
-        if not len(slots):
-            return np.zeros(0, dtype=bool)
-        largest = int(slots.max())
-        if int(slots.min()) < 0 or largest >= _MOST_SLOTS:
-            self.are_possible = False
-            return np.ones(len(slots), dtype=bool)
-        if largest >= len(self._is_there):
-            more = np.zeros(largest + largest // 4 + 1, dtype=bool)
-            more[: len(self._is_there)] = self._is_there
-            self._is_there = more
-        is_new = ~self._is_there[slots]
-        self._is_there[slots] = True
-        self.last = max(self.last, largest)
-        return is_new
+    def add(self, step: Ints) -> Ints:
+        """Count some records by their steps; return these."""
+        self._found.append(np.unique(step, return_counts=True))
+        return step
 
-    def up_to(self, slots: Ints) -> Ints:
-        """Return how many numbers there are up to each of some, that one included."""
-        ends = np.clip(slots + 1, 0, len(self._is_there))
-        order = np.argsort(ends, kind="stable")
-        bounds = np.concatenate([[0], ends[order]])
-        counts = [
-            np.count_nonzero(self._is_there[first:end]) for first, end in pairwise(bounds.tolist())
-        ]
-        found = np.empty(len(slots), np.int64)
-        found[order] = np.cumsum(counts)
-        return found
+    def sums(self) -> tuple[Ints, Ints]:
+        """Return the steps, ascending, and the records of each."""
+        if not self._found:
+            return _NONE, _NONE
+        step, rows = (np.concatenate(own) for own in zip(*self._found, strict=True))
+        steps, place = np.unique(step, return_inverse=True)
+        return steps, np.bincount(place, weights=rows, minlength=len(steps)).astype(np.int64)
 
 
 class StepIndex:
     """Where the records of each step of a part lie; it is filled by a first reading.
 
     Attributes:
-        records: The part with its steps alone; None before it was read.
+        records: The part with its steps alone, and all that is said of it; None before it was read.
+        held: What it holds of each step.
+        present: The sequence numbers of its records.
         number: The number of each step, in the order of recording.
         rows: Records with a step, by place; behind the last one those of steps that did not end.
         is_in_order: Whether the steps rise in number and time; else no range of them is apart from the others.
@@ -106,11 +92,15 @@ class StepIndex:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.records: RankRecords | None = None
+        self.held = HeldSteps()
         self.number, self.rows, self.is_in_order = _NONE, np.zeros(1, np.int64), True
         self._slot, self._end_ns = _NONE, _NONE
         self._bounds: dict[Block, _Bounds] = {}
-        self._present = _SlotBits()
-        self._steps: list[tuple[Ints, Ints]] = []
+        self.present = SlotBits()
+        self._steps = _RowsOfSteps()
+        self._counted, self._sampled = _RowsOfSteps(), _RowsOfSteps()
+        self._drained: list[pa.Table] = []
+        self._operations = 0
         self._far: list[tuple[Ints, Ints, Ints]] = []
 
     def wants(self, block: Block) -> bool:
@@ -121,32 +111,46 @@ class StepIndex:
         self, block: Block, tables: Sequence[tuple[RecordType, pa.Table]]
     ) -> Iterator[tuple[RecordType, pa.Table]]:
         """Note what a block holds; yield its steps, and of operations one a step."""
-        steps, slots, events = [], [], []
+        steps, slots, events, sampled = [], [], [], []
         for record, table in self._not_seen(tables):
-            if not table.num_rows or record in _UNUSED:
+            if not table.num_rows:
                 continue
+            self._operations += operations_in([(record.name, table)])
             if record is STEP_RECORD:
                 yield record, table
-            elif record in _BY_EVENT:
+            elif record is DRAINED_RECORD:
+                self._drained.append(table)
+            elif record is MEMORY_RECORD:
+                sampled.append(self._sampled.add(ints(table, "step")))
+            elif record in BY_EVENT:
                 events.append(ints(table, "event_id"))
                 self._note_reach_of_events(table)
             else:
-                steps.append(ints(table, "step"))
+                steps.append(self._steps.add(ints(table, "step")))
                 slots.append(ints(table, "slot_seq"))
+                if record.name in COUNTED:
+                    self._counted.add(steps[-1])
                 self._note_reach(table)
+                if record.name in MADE_BY_THE_WRITER:
+                    self.present.add_sums(slots[-1])
                 if record.name in _OPERATIONS or record.name in MADE_BY_THE_WRITER:
                     changes = np.diff(steps[-1], prepend=steps[-1][0] - 1) != 0
                     yield record, table.filter(pa.array(changes))
-        self._bounds[block] = _Bounds(*map(_least_and_largest, (steps, slots, events)))
-        self._steps += [np.unique(own, return_counts=True) for own in steps]
+        self._bounds[block] = _Bounds(
+            steps=_least_and_largest(steps),
+            slots=_least_and_largest(slots),
+            events=_least_and_largest(events),
+            sampled=_least_and_largest(sampled),
+            has_strays=not all(self.present.are_there(own).all() for own in events),
+        )
 
     def complete(self, found: RankRecords) -> None:
         """Take the steps of a part, and what is held of each."""
-        add_detail(found.tables, found.manifest, self._present)
-        for name in MADE_BY_THE_WRITER:
-            found.tables.pop(name, None)
+        add_detail(found.tables, found.manifest, self.present)
+        found.made = made_of(found.manifest, self._operations, self.present)
+        note_gaps(found, self.present, pa.concat_tables(self._drained) if self._drained else None)
         steps = {name: table for name, table in found.tables.items() if name == STEP_RECORD.name}
-        self.records = RankRecords(found.rank, manifest=found.manifest, tables=steps)
+        self.records = replace(found, tables=steps)
         for table in steps.values():
             self.number, self._slot = ints(table, "step"), ints(table, "slot_seq")
             start_ns = ints(table, "start_ns")
@@ -154,10 +158,32 @@ class StepIndex:
             times = (start_ns, self._end_ns)
             self.is_in_order = bool((np.diff(self.number) > 0).all())
             self.is_in_order &= all(bool((np.diff(one) >= 0).all()) for one in times)
-        self.is_in_order &= self._present.are_possible
+        self.is_in_order &= self.present.are_possible
         self.rows = np.zeros(len(self.number) + 1, np.int64)
-        for step, rows in self._steps:
-            np.add.at(self.rows, self.places(step), rows)
+        step, rows = self._steps.sums()
+        np.add.at(self.rows, self.places(step), rows)
+        self.held = self._held(self.records)
+
+    def _held(self, part: RankRecords) -> HeldSteps:
+        """Return what is held of each step, as if all had been read."""
+        step, rows = self._counted.sums()
+        sampled_step, samples = self._sampled.sums()
+        own = held_steps(part)
+        return own._replace(
+            rows=_at(own.step, step, rows),
+            all_rows=int(rows.sum()),
+            sampled_step=sampled_step,
+            samples=samples,
+        )
+
+    @property
+    def is_unfinished(self) -> Mask:
+        """Return the places to which records of steps count that have no record of their own."""
+        found = np.zeros(len(self.rows), dtype=bool)
+        found[-1] = True
+        stray, _ = self._steps.sums()
+        found[self.places(stray[~np.isin(stray, self.number)])] = True
+        return found
 
     def places(self, step: Ints) -> Ints:
         """Return the place of steps by number; one that did not end counts to the next that did."""
@@ -197,7 +223,7 @@ class StepIndex:
         found = []
         for record, table in tables:
             if record.name not in MADE_BY_THE_WRITER:
-                is_new = self._present.add(ints(table, "slot_seq"))
+                is_new = self.present.add(ints(table, "slot_seq"))
                 table = table if is_new.all() else table.filter(pa.array(is_new))
             if record is STEP_RECORD:
                 self._add_steps(table)
@@ -237,75 +263,17 @@ class StepIndex:
             self._far.append((event[is_far], first[is_far], last[is_far]))
 
 
-class StepSieve:
-    """Keeps the records of some steps of a part, as they are read."""
-
-    def __init__(self, index: StepIndex, is_wanted: Mask) -> None:
-        """Choose the steps.
-
-        Args:
-            index: Of the part.
-            is_wanted: By place, one behind the last step included.
-        """
-        self._index, self._is_wanted = index, is_wanted
-        self._far = index.far(is_wanted)
-        # An operation may be issued in another step than the one that its record names.
-        near = np.convolve(is_wanted, np.ones(3), "same") > 0
-        self._has_event: Mask = near
-
-    def wants(self, block: Block) -> bool:
-        """Return whether a block may hold a record that is kept."""
-        held = self._index.bounds(block)
-        if held is None:
-            return True
-        return (
-            self._meets(self._is_wanted, held.steps, self._index.places)
-            or self._meets(self._has_event, held.events, self._index.places_of_events)
-            or self._has_far(held.slots)
-            or self._has_far(held.events)
-        )
-
-    def sifted(
-        self, block: Block, tables: Sequence[tuple[RecordType, pa.Table]]
-    ) -> Iterator[tuple[RecordType, pa.Table]]:
-        """Yield what is kept of a block."""
-        for record, table in tables:
-            if record is STEP_RECORD or record in _UNUSED or not table.num_rows:
-                continue
-            if record in _BY_EVENT:
-                event = ints(table, "event_id")
-                kept = self._has_event[self._index.places_of_events(event)]
-            else:
-                event = ints(table, "slot_seq")
-                kept = self._is_wanted[self._index.places(ints(table, "step"))]
-            kept = kept | np.isin(event, self._far)
-            if kept.any():
-                yield record, table.filter(pa.array(kept))
-
-    def complete(self, found: RankRecords) -> None:
-        """Add all steps of the part."""
-        if self._index.records is not None:
-            found.tables |= self._index.records.tables
-
-    def _has_far(self, bounds: tuple[int, int] | None) -> bool:
-        if bounds is None:
-            return False
-        first, last = bounds
-        return bool(
-            np.searchsorted(self._far, first) < np.searchsorted(self._far, last, side="right")
-        )
-
-    @staticmethod
-    def _meets(mask: Mask, bounds: tuple[int, int] | None, places: Callable[[Ints], Ints]) -> bool:
-        if bounds is None:
-            return False
-        first, last = places(np.array(bounds))
-        return bool(mask[first : last + 1].any())
-
-
 def ints(table: pa.Table, name: str) -> Ints:
     """Return a column of whole numbers with 64 bits."""
     return np.asarray(table[name].to_numpy(), dtype=np.int64)
+
+
+def _at(places: Ints, step: Ints, rows: Ints) -> Ints:
+    """Return the rows of some steps, 0 where there are none."""
+    found = np.zeros(len(places), np.int64)
+    _, here, there = np.intersect1d(places, step, return_indices=True)
+    found[here] = rows[there]
+    return found
 
 
 def _least_and_largest(parts: Sequence[Ints]) -> tuple[int, int] | None:

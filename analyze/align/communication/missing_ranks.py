@@ -26,11 +26,12 @@ from ...tables.arrays import IntArray
 from ...tables.trace import Trace
 
 NO_RANK = -1
+_NOWHERE = -1
 _OTHER_END = {
     Direction.SEND.value: Direction.RECV.value,
     Direction.RECV.value: Direction.SEND.value,
 }
-_LIKE = {"rank": "of", "place": "like_place", "kind": "like_kind", "row": "event"}
+_LIKE = {"rank": "of", "place": "like_place", "row": "event"}
 
 
 class ReplicaProxies(NamedTuple):
@@ -63,19 +64,26 @@ def replica_proxies(
         trace: The capture: its ranks, groups and layout.
         time_ns: How long the analysed steps took together.
     """
-    lone = frame[lacking & ~(frame["is_send"] & frame["host"]).to_numpy(bool)]
-    if lone.empty:
+    lone = lacking & ~(frame["is_send"] & frame["host"]).to_numpy(bool)
+    if not lone.any():
         return NOBODY
-    likes = _likes(_placed(lone), trace)
+    places = _Places(frame)
+    likes = _likes(places, np.unique(places.of(lone)), trace)
     if likes.empty:
         return NOBODY
-    near = _placed(frame[frame["rank"].isin({*lone["rank"], *likes["of"]})])
-    wanted = near[near["row"].isin(lone.index)].merge(likes, on=["place", "kind"])
-    there = near[["rank", "place", "kind", "step", "nth", "row"]].rename(columns=_LIKE)
-    found = wanted.merge(there, how="left", on=["of", "like_place", "like_kind", "step", "nth"])
+    ranks = frame["rank"].to_numpy()
+    near = places.table(np.isin(ranks, [*np.unique(ranks[lone]), *likes["of"].unique()]))
+    wanted = near[np.isin(near["row"], frame.index[lone])]
+    # Most often nobody stands in, for anyone: a row for each missing member would hold as many times the events.
+    stands_in = likes["like_place"].to_numpy() != _NOWHERE
+    found = wanted.merge(likes[stands_in], on="place")
+    there = near[["rank", "place", "step", "nth", "row"]].rename(columns=_LIKE)
+    found = found.merge(there, how="left", on=["of", "like_place", "step", "nth"])
     is_held = found["event"].notna()
     held = found[is_held].drop_duplicates(["event", "join"])
-    unheld = found[~is_held].drop_duplicates("row")["rank"].value_counts()
+    unheld_rows = found.loc[~is_held, "row"].to_numpy()
+    of_nobody = np.isin(wanted["place"], likes.loc[~stands_in, "place"])
+    unheld = wanted.loc[of_nobody | np.isin(wanted["row"], unheld_rows), "rank"].value_counts()
     share = (unheld / near["rank"].value_counts()).dropna()
     late_ns = _late_ns(found[is_held], frame)
     return ReplicaProxies(
@@ -99,27 +107,57 @@ def _late_ns(held: pd.DataFrame, frame: pd.DataFrame) -> pd.Series:
     return late
 
 
-def _placed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return which operation of its kind on its link or in its group each event is, in its step."""
-    link, group = (rows[name].astype(str) for name in ("link", "group_id"))
-    table = pd.DataFrame(
-        {
-            "row": rows.index,
-            **{name: rows[name].to_numpy() for name in ("rank", "step", "join", "is_p2p")},
-            "place": link.where(rows["is_p2p"], group).to_numpy(),
-            "kind": rows["kind"].astype(str).to_numpy(),
+class _Places:
+    """Where the events are, as numbers: each link and each group, for each kind of operation."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self._frame = frame
+        link, group, kind = (frame[name].cat for name in ("link", "group_id", "kind"))
+        self._names = [*map(str, link.categories), *map(str, group.categories)]
+        self._links = len(link.categories)
+        self._kinds = [*map(str, kind.categories)]
+        at = np.where(frame["is_p2p"], link.codes, self._links + group.codes.astype(np.int64))
+        self._place = at * len(self._kinds) + kind.codes
+        self._numbers = {
+            (name, number >= self._links): number for number, name in enumerate(self._names)
         }
-    )
-    table["nth"] = table.groupby(["rank", "step", "place", "kind"]).cumcount()
-    return table
+
+    def of(self, is_wanted: npt.NDArray[np.bool_]) -> IntArray:
+        """Return the places of some events."""
+        return np.asarray(self._place[is_wanted])
+
+    def named(self, place: int) -> tuple[str, str, bool]:
+        """Return the name of a link or group, the kind of operation, and whether it is a link."""
+        number, kind = divmod(place, len(self._kinds))
+        return self._names[number], self._kinds[kind], number < self._links
+
+    def number(self, name: str, kind: str, *, is_p2p: bool) -> int:
+        """Return the place of that name and kind; ``_NOWHERE`` if no event is there."""
+        number = self._numbers.get((name, not is_p2p))
+        if number is None or kind not in self._kinds:
+            return _NOWHERE
+        return number * len(self._kinds) + self._kinds.index(kind)
+
+    def table(self, is_wanted: npt.NDArray[np.bool_]) -> pd.DataFrame:
+        """Return which operation at its place each of some events is, in its step."""
+        columns = {
+            name: self._frame[name].to_numpy()[is_wanted] for name in ("rank", "step", "join")
+        }
+        places = {"row": self._frame.index[is_wanted], "place": self._place[is_wanted]}
+        table = pd.DataFrame({**places, **columns})
+        table["nth"] = table.groupby(["rank", "step", "place"]).cumcount()
+        return table
 
 
-def _likes(lone: pd.DataFrame, trace: Trace) -> pd.DataFrame:
-    """Return one row for each rank that a place lacks: who stands in, where, and doing what."""
+def _likes(places: _Places, of: IntArray, trace: Trace) -> pd.DataFrame:
+    """Return one row for each rank that a place lacks: who stands in, and at which place."""
     replicas = _Replicas(trace)
-    places = lone[["place", "kind", "is_p2p"]].drop_duplicates().itertuples(index=False)
-    rows = [like for place, kind, p2p in places for like in replicas.likes(place, kind, is_p2p=p2p)]
-    return pd.DataFrame(rows, columns=["place", "kind", "of", "like_place", "like_kind"])
+    rows = []
+    for place in of.tolist():
+        name, kind, is_p2p = places.named(place)
+        for rank, like, its_kind in replicas.likes(name, kind, is_p2p=is_p2p):
+            rows.append((place, rank, places.number(like, its_kind, is_p2p=is_p2p)))
+    return pd.DataFrame(rows, columns=["place", "of", "like_place"])
 
 
 class _Replicas:
@@ -136,23 +174,21 @@ class _Replicas:
             self._members[group] = (axis, members)
             self._group_of[axis, tuple(sorted(members))] = group
 
-    def likes(
-        self, place: str, kind: str, *, is_p2p: bool
-    ) -> Iterator[tuple[str, str, int, str, str]]:
-        """Yield the rows of ``_likes`` for one place."""
+    def likes(self, place: str, kind: str, *, is_p2p: bool) -> Iterator[tuple[int, str, str]]:
+        """Yield for each rank that a place lacks who stands in, in which place, and doing what."""
         axis, members = ("", [*map(int, place.split("->"))]) if is_p2p else self._members[place]
         for missing in sorted(set(members) - self._captured):
             of = self._in_other_replica(missing)
             if of in members:
                 continue  # It is a member itself: what it issued is known to the operation.
             if of == NO_RANK:
-                yield place, kind, of, "", ""
+                yield of, "", ""
                 continue
             moved = [self._moved(member, of) for member in members]
             if is_p2p:
-                yield place, kind, of, f"{moved[0]}->{moved[1]}", _OTHER_END[kind]
+                yield of, f"{moved[0]}->{moved[1]}", _OTHER_END[kind]
             else:
-                yield place, kind, of, self._group_of.get((axis, tuple(sorted(moved))), ""), kind
+                yield of, self._group_of.get((axis, tuple(sorted(moved))), ""), kind
 
     def _in_other_replica(self, rank: int) -> int:
         """Return a captured rank that differs from this one in its replica only."""

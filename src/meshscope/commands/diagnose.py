@@ -57,7 +57,7 @@ def diagnose(  # noqa: PLR0913 - the options of a verb
         look.show(output)
         if look.steps is not None and (steps is None or limit is not None):
             steps = look.steps.steps.text
-        room = None if limit is None else _rows_in(limit)
+        room = look.most_rows
     opened = open_trace(path, topology_file, runs, steps, most_rows=room)
     result = analyse(opened.trace)
     show_document(
@@ -66,12 +66,6 @@ def diagnose(  # noqa: PLR0913 - the options of a verb
         partial(diagnosis_document, result),
         _following(opened, result),
     )
-
-
-def _rows_in(limit: float) -> int:
-    from meshscope.analyze.scale.account_steps import rows_in
-
-    return rows_in(limit)
 
 
 def _to_json(result: Diagnosis, look: FirstLook | None) -> dict[str, Any]:

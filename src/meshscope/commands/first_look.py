@@ -28,6 +28,8 @@ class FirstLook(NamedTuple):
     """None where no step was finished by all ranks, or no pass was recorded."""
     steps: AccountSteps | None
     """None where all steps have room."""
+    most_rows: int | None = None
+    """Records that an account may hold, where its memory is limited."""
 
     def to_json(self) -> dict[str, Any] | None:
         """Return it for programs; None without an answer."""
@@ -86,7 +88,12 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
         OSError: The summaries cannot be written.
     """
     from meshscope.analyze.load.load import most_rows
-    from meshscope.analyze.scale.account_steps import account_steps, require_room, rows_in
+    from meshscope.analyze.scale.account_steps import (
+        account_steps,
+        beside_account,
+        require_room,
+        rows_in,
+    )
     from meshscope.analyze.scale.blocks import blocks_of
     from meshscope.analyze.scale.first_answer import outlook_of
     from meshscope.analyze.scale.segments import ranks_of_run
@@ -111,6 +118,8 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
     within = None if room.steps is None else StepRange.parse(room.steps)
     if room.limit_bytes is None:
         return FirstLook(made, answer, account_steps(blocks, answer, most_rows(), within))
-    chosen = account_steps(blocks, answer, rows_in(room.limit_bytes), within)
-    require_room(chosen, room.limit_bytes)
-    return FirstLook(made, answer, chosen)
+    beside = beside_account(run)
+    most = rows_in(room.limit_bytes - beside)
+    chosen = account_steps(blocks, answer, most, within)
+    require_room(chosen, room.limit_bytes, beside)
+    return FirstLook(made, answer, chosen, most)

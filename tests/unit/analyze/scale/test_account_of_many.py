@@ -11,23 +11,33 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from tests import recorded_steps
 from typer.testing import CliRunner
 
 from meshscope.analyze import diagnose
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
-from meshscope.analyze.scale.account_steps import ACCOUNT_BYTES, ACCOUNT_ROW_BYTES, account_steps
+from meshscope.analyze.scale.account_steps import (
+    ACCOUNT_BYTES,
+    ACCOUNT_ROW_BYTES,
+    account_steps,
+    beside_account,
+)
 from meshscope.analyze.scale.executors import InThisProcess
 from meshscope.analyze.scale.first_answer import outlook_of
 from meshscope.analyze.scale.store import FOLDER, write_summaries
+from meshscope.analyze.scale.worker_memory import looking_bytes
 from meshscope.analyze.synthetic import SyntheticJob, parse_fault
 from meshscope.analyze.synthetic.record import record
 from meshscope.analyze.synthetic.run_directory import write_run
 from meshscope.analyze.synthetic.simulate import make_simulation
 from meshscope.analyze.tables.part import StepRange, of_steps
 from meshscope.cli import app
+from meshscope.probe.reader.part_sizes import unpacked_bytes
 from meshscope.probe.reader.rank_parts import MOST_ROWS_VARIABLE, Wanted
 from meshscope.probe.schema.layout import ParallelLayout
+from meshscope.probe.schema.manifest import rank_directory
+from meshscope.probe.schema.rundir import create_run
 
 RANKS, STEPS = 264, 8
 PATIENCE_S = 60.0
@@ -189,3 +199,13 @@ def test_a_limit_that_one_step_exceeds_is_refused_with_what_is_needed(run):
     called = CliRunner().invoke(app, ["diagnose", str(run), "--memory-limit", "100MB"])
     assert called.exit_code
     assert "Give at least 300MB" in str(called.exception)
+
+
+def test_reading_a_recorded_rank_has_its_room_beside_the_account(run, tmp_path):
+    """Fails when a large rank is looked through in memory that was promised to the account: the limit would not hold."""
+    assert beside_account(run) == 0
+    recorded = create_run(tmp_path, "recorded", {"world_size": 2})
+    assert beside_account(recorded) == looking_bytes(0)
+    recorded_steps.record(recorded, steps=20)
+    assert beside_account(recorded) == looking_bytes(unpacked_bytes(rank_directory(recorded, 0)))
+    assert beside_account(recorded) > looking_bytes(0)
