@@ -51,6 +51,7 @@ class NullRecorder(Recorder):
     wake = _nothing
     give_sign_of_life = _nothing
     publish = _nothing
+    publish_soon = _nothing
     close = _nothing
 
 

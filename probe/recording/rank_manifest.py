@@ -171,6 +171,10 @@ class RankManifest:
                 self.count("manifest_write_timeouts", 1)
         self._is_due = True
 
+    def publish_soon(self) -> None:
+        """Have on disk what is known by the next ``write_due``."""
+        self._is_due = True
+
     def write_due(self) -> None:
         """Write what was to be published since the last time."""
         if self._is_due:

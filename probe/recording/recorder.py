@@ -363,6 +363,10 @@ class Recorder:
         if self._open:
             self._manifest.publish()
 
+    def publish_soon(self) -> None:
+        """Have the manifest written by the writer's thread when it wakes; costs the caller nothing."""
+        self._manifest.publish_soon()
+
     def close(self) -> None:
         """Write the rest, mark the capture as complete, record nothing from now on."""
         if not self._open:
