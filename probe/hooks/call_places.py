@@ -7,6 +7,7 @@ issues it is looked up when such a call is seen for the first time, and never ag
 from __future__ import annotations
 
 import sys
+import sysconfig
 from types import FrameType
 from typing import Any
 
@@ -20,6 +21,8 @@ MOST_SIZES = 4096
 _MOST_FRAMES = 500
 _BETWEEN = ("meshscope.probe.", "torch.")
 """Modules between a line of the program and the operator."""
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_NO_PROGRAM = ("<", f"{sysconfig.get_path('stdlib')}/")
 
 
 class CallPlaces:
@@ -81,12 +84,19 @@ class CallPlaces:
 
 
 def _of_program(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost function that is neither ours nor torch's; None where the call came from elsewhere."""
+    """Return the innermost function of the program's own files; of others if there is none; None without any.
+
+    Others are those of installed packages, whose wrappers around torch would give one line to all calls.
+    """
+    other = None
     for _ in range(_MOST_FRAMES):
         if frame is None:
-            return None
+            break
         name = str(frame.f_globals.get("__name__", ""))
         if name != "torch" and not name.startswith(_BETWEEN):
-            return frame
+            file = frame.f_code.co_filename
+            if not file.startswith(_NO_PROGRAM) and not any(part in file for part in _INSTALLED):
+                return frame
+            other = other or frame
         frame = frame.f_back
-    return None
+    return other

@@ -80,6 +80,18 @@ def test_places_are_on_disk_before_the_process_ends(world, tmp_path):
     assert [one[3] for one in noted(tmp_path / "run")] == [32]
 
 
+def test_a_wrapper_of_an_installed_package_is_no_line_of_the_program(world, tmp_path):
+    """Fails when every deprecated call of torch, or every call of a framework, names the same line of a library."""
+    probe.attach(tmp_path / "run")
+    scope = {"__name__": "framework.comm", "dist": dist}
+    source = "def wrapper(x): dist.all_reduce(x)"
+    exec(compile(source, "/v/site-packages/framework/comm.py", "exec"), scope)
+    scope["wrapper"](torch.ones(8))
+    probe.detach()
+    own = test_a_wrapper_of_an_installed_package_is_no_line_of_the_program.__name__
+    assert [one[4] for one in noted(tmp_path / "run")] == [own]
+
+
 def test_sizes_that_change_all_the_time_are_bounded(world, tmp_path, monkeypatch):
     """Fails when sequences of any length make a rank remember, or write, more with every step."""
     monkeypatch.setattr(call_places, "MOST_PLACES", 3)
