@@ -207,8 +207,8 @@ def _ends_of_transfers(trace: Trace) -> pd.DataFrame:
 def _operations(trace: Trace, rows: pd.DataFrame) -> dict[OpKey, OpenOperation]:
     """Return what each rank stands in first in each group and on each link."""
     heads = rows.drop_duplicates(["rank", "group_id", "source", "target"])
-    oldest = rows.groupby("rank")["event_id"].min()
-    delayed_rows = rows[rows["event_id"] > rows["rank"].map(oldest)]
+    away = _Away(trace)
+    delayed_rows = _delayed(rows, away)
     delayed: dict[OpKey, list[int]] = defaultdict(list)
     for key, rank in zip(_keys(delayed_rows), delayed_rows["rank"].tolist(), strict=True):
         delayed[key].append(rank)
@@ -219,7 +219,6 @@ def _operations(trace: Trace, rows: pd.DataFrame) -> dict[OpKey, OpenOperation]:
     ):
         since[key][rank] = int(issue_ns)
         kinds[key] = kind
-    away = _Away(trace)
     found = {}
     for key, issued in since.items():
         absent, uncaptured = away.of(key)
@@ -232,6 +231,21 @@ def _operations(trace: Trace, rows: pd.DataFrame) -> dict[OpKey, OpenOperation]:
             delayed=() if absent else tuple(delayed[key]),
         )
     return found
+
+
+def _delayed(rows: pd.DataFrame, away: _Away) -> pd.DataFrame:
+    """Return the operations that were issued behind an older open one of their rank.
+
+    Of transfers only behind one that lacks somebody, or a collective: sends and receives that both ends have issued
+    are under way side by side, as those of one batch, in which each rank of a ring sends and receives.
+    """
+    is_transfer = rows["source"] >= 0
+    met = [key[2] >= 0 and not any(away.of(key)) for key in _keys(rows)]
+    is_met = pd.Series(met, index=rows.index, dtype=bool)
+    oldest = rows.groupby("rank")["event_id"].min()
+    oldest_unmet = rows[~is_met].groupby("rank")["event_id"].min()
+    before = rows["rank"].map(oldest).where(~is_transfer, rows["rank"].map(oldest_unmet))
+    return rows[rows["event_id"] > before]
 
 
 def _keys(rows: pd.DataFrame) -> list[OpKey]:

@@ -15,7 +15,7 @@ from ...account.hangs.ended import (
     ended_in_order,
     waited_until_ns,
 )
-from ...account.hangs.hang import WaitGraph, wait_graph
+from ...account.hangs.hang import OpenOperation, WaitGraph, wait_graph
 from ...account.hangs.mismatch import Mismatch, mismatches
 from ...account.hangs.stacks import stack_messages
 from ...align.steps.last_records import last_record_ns
@@ -245,18 +245,33 @@ def _ring(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
             *(
                 message(
                     "hang.waited_for",
-                    waiting=sorted(found.since_ns),
+                    waiting=_waiting(found),
                     absent=found.absent or found.delayed,
                     operation=operation_message(trace, found),
                 )
                 for found in inner[:SHOWN]
             ),
+            *places_of(trace, graph),
             oldest_open(trace, graph),
             *waited(trace, graph),
             *stack_messages(trace, graph.ring, most=SHOWN),
         ),
-        remedy=message("hang.deadlock_remedy"),
+        remedy=_ring_remedy(inner),
     )
+
+
+def _waiting(found: OpenOperation) -> list[int]:
+    """Return who waits in an operation; who had issued it behind another one is waited for."""
+    return sorted(set(found.since_ns) - set(found.delayed)) or sorted(found.since_ns)
+
+
+def _ring_remedy(inner: Sequence[OpenOperation]) -> Message:
+    """Say what to do about a circle; a transfer in it of which one end lacks may be all there is to it."""
+    for found in inner:
+        if found.key[2] >= 0 and found.absent:
+            ends = {"source": found.key[2], "target": found.key[3], "absent": found.absent}
+            return message("hang.deadlock_transfer_remedy", **ends)
+    return message("hang.deadlock_remedy")
 
 
 def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
