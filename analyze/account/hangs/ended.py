@@ -73,6 +73,13 @@ def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | 
     return int(known.max()) if len(known) else None
 
 
+def last_sign_of_life_ns(trace: Trace, rank: int) -> int | None:
+    """Return when a process last showed that it runs; its end shows nothing, a stopped one can be killed."""
+    own = ends_of_ranks(trace)
+    known = own.loc[own.index == rank, "alive_ns"].dropna()
+    return int(known.iloc[0]) if len(known) else alive_until_ns(trace, (rank,))
+
+
 def waited_until_ns(trace: Trace, graph: WaitGraph) -> int | None:
     """Return until when those who waited are known to have been there, and did not wait for the dead.
 

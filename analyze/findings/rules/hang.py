@@ -13,6 +13,7 @@ from ...account.hangs.ended import (
     alive_until_ns,
     died_first,
     ended_in_order,
+    last_sign_of_life_ns,
     waited_until_ns,
 )
 from ...account.hangs.hang import OpenOperation, WaitGraph, wait_graph
@@ -202,7 +203,7 @@ def _signs_of_life(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
     if waiters_ns is None or waited_ns is None:
         return
     for rank in graph.absent[:SHOWN]:
-        seen_ns = alive_until_ns(trace, (rank,))
+        seen_ns = last_sign_of_life_ns(trace, rank)
         if seen_ns is None:
             continue
         silent_ns = waiters_ns - seen_ns
