@@ -16,7 +16,7 @@ from ...account.hangs.ended import (
     last_sign_of_life_ns,
     waited_until_ns,
 )
-from ...account.hangs.hang import OpenOperation, WaitGraph, wait_graph
+from ...account.hangs.hang import OpenOperation, WaitGraph, stood_in, wait_graph
 from ...account.hangs.mismatch import Mismatch, mismatches
 from ...account.hangs.stacks import stack_messages
 from ...align.steps.last_records import last_record_ns
@@ -101,7 +101,11 @@ def _standstills(
         yield fewer_batches(trace, graph)
         return
     if graph.absent and death is None:
-        yield _absent(trace, graph, standing)
+        stood = stood_in(trace, graph.absent)
+        if {rank for found in stood for rank in found.since_ns} == set(graph.absent):
+            yield _unfinished(trace, graph, standing, stood)
+        else:
+            yield _absent(trace, graph, standing)
     if graph.uncaptured:
         yield _uncaptured(trace, graph, standing)
     if graph.absent or graph.uncaptured or death is not None:
@@ -211,6 +215,33 @@ def _signs_of_life(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
             yield message("hang.alive", rank=rank)
         elif silent_ns >= SILENT_NS:
             yield message("hang.no_sign_of_life", rank=rank, silent_ns=silent_ns)
+
+
+def _unfinished(
+    trace: Trace, graph: WaitGraph, standing: _Standing, stood: Sequence[OpenOperation]
+) -> Finding:
+    """Return the finding about ranks that others wait for, and that stand in what all its members issued."""
+    first = stood[0]
+    return Finding(
+        kind=FindingKind.HANG,
+        severity=standing.severity,
+        where={**where_of(graph.absent, trace), "group_id": first.key[0]},
+        claim=message(
+            "hang.unfinished",
+            operation=operation_message(trace, first),
+            ranks=sorted(first.since_ns),
+        ),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=round(0.8 * standing.factor, 2),
+        evidence=(
+            *stack_messages(trace, graph.absent, most=SHOWN),
+            *waited_for(trace, graph, graph.absent),
+            oldest_open(trace, graph),
+            *waited(trace, graph),
+        ),
+        remedy=message("hang.unfinished_remedy"),
+    )
 
 
 def _uncaptured(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
