@@ -43,9 +43,7 @@ def _of_rank(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for one in _lists(annotations.get(MESSAGE_PLACES_KEY)):
         match one:
             case [int(group), int(direction), int(peer), *call] if (
-                group in groups
-                and 0 <= direction < len(_DIRECTIONS)
-                and -1 <= peer < _MOST_INTEGER
+                group in groups and 0 <= direction < len(_DIRECTIONS) and -1 <= peer < _MOST_INTEGER
             ):
                 yield from _row(groups[group], _DIRECTIONS[direction], peer, call)
 

@@ -47,7 +47,12 @@ CALL_PLACE = TableSpec(
         RANK,
         Column("group_id", "category", "id", "process group"),
         Column("kind", "category", "1", "CollectiveKind, or Direction of a message"),
-        Column("peer", "int32", "id", "global rank of the other end of a message, -1 for collectives or if any"),
+        Column(
+            "peer",
+            "int32",
+            "id",
+            "global rank of the other end of a message, -1 for collectives or if any",
+        ),
         Column("dtype", "category", "1", "element type, empty if there is no tensor"),
         Column("size_bytes", "int64", "bytes", "message size"),
         Column("function", "string", "name", "qualified name of the function of the program"),

@@ -234,9 +234,7 @@ def stood_in(trace: Trace, ranks: Sequence[int]) -> tuple[OpenOperation, ...]:
         if not any(away.of(key)):
             before = found[key].since_ns if key in found else {}
             since = {**before, rank: int(since_ns)}
-            found[key] = OpenOperation(
-                key=key, kind=kind, since_ns=since, absent=(), uncaptured=()
-            )
+            found[key] = OpenOperation(key=key, kind=kind, since_ns=since, absent=(), uncaptured=())
     return tuple(found.values())
 
 

@@ -103,7 +103,17 @@ def transfer_ends(trace: Trace) -> pd.DataFrame:
     )
     rows = rows.merge(calls.drop_duplicates(["rank", "event_id"]), "left", on=["rank", "event_id"])
     rows["elements"] = rows["elements"].fillna(0).astype("int64")
-    columns = ["rank", "step", "direction", *_KEY, "size_bytes", "dtype", "elements", "is_open", "event_id"]
+    columns = [
+        "rank",
+        "step",
+        "direction",
+        *_KEY,
+        "size_bytes",
+        "dtype",
+        "elements",
+        "is_open",
+        "event_id",
+    ]
     return rows[columns]
 
 

@@ -10,7 +10,6 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.ended import (
     Death,
-    alive_until_ns,
     died_first,
     ended_in_order,
     last_sign_of_life_ns,

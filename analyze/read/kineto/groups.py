@@ -112,7 +112,7 @@ def _common_names(
         for name, group in groups.items():
             if group.ranks:
                 names[group.ranks, group.description].append((rank, name))
-    common = {}
+    common: dict[tuple[int, str], str] = {}
     for (members, _), uses in names.items():
         users = sorted(rank for rank, _ in uses)
         is_each_once = users == sorted(set(members) & found.keys())

@@ -137,7 +137,9 @@ def test_signs_of_life_tell_how_long_was_waited():
 
 def test_a_rank_that_held_the_interpreter_until_ctrl_c_was_waited_for():
     """Fails when a hang in C code, which stops the signs of life too, is forgotten once somebody presses Ctrl-C."""
-    trace = broken_off({0: 21.0, 1: 20.5}, alive={0: 20.0, 1: -0.5}, statuses={0: SIGINT, 1: SIGINT})
+    trace = broken_off(
+        {0: 21.0, 1: 20.5}, alive={0: 20.0, 1: -0.5}, statuses={0: SIGINT, 1: SIGINT}
+    )
     progress = trace.frame("progress").assign(ended_by="KeyboardInterrupt")
     table = PROGRESS.conform(pa.Table.from_pandas(progress, preserve_index=False))
     trace = trace.with_tables({"progress": table})

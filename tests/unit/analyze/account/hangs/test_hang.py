@@ -375,14 +375,24 @@ def test_a_step_of_which_no_more_than_the_length_is_known_was_no_silence():
 
 @pytest.mark.parametrize(
     ("file", "code"),
-    [("/v/torch/distributed/distributed_c10d.py", "hang.unfinished"), ("/job/data.py", "hang.absent")],
+    [
+        ("/v/torch/distributed/distributed_c10d.py", "hang.unfinished"),
+        ("/job/data.py", "hang.absent"),
+    ],
 )
 def test_who_stands_in_what_all_have_issued_is_not_said_to_have_stayed_away(file, code):
     """Fails when another root or tag, which is not recorded, sends the reader to data loading and locks."""
     trace = own(last_end_ns=5_000)
     rows = trace.frame("collective")
     rows.loc[(rows["rank"] == 0) & (rows["seq"] == 2), "end_ns"] = 250
-    stack = {"rank": 1, "depth": 0, "function": "broadcast", "file": file, "line": 7, "goes_on": False}
+    stack = {
+        "rank": 1,
+        "depth": 0,
+        "function": "broadcast",
+        "file": file,
+        "line": 7,
+        "goes_on": False,
+    }
     trace = trace.with_tables(
         {
             "collective": COLLECTIVE.conform(pa.Table.from_pandas(rows, preserve_index=False)),

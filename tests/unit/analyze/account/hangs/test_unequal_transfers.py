@@ -156,7 +156,9 @@ def test_a_sender_that_went_on_is_named_with_the_receiver():
     assert "PYTHONFAULTHANDLER=1" in str(finding.evidence[-1])
 
 
-@pytest.mark.parametrize(("begun", "causes"), [(7, ["mismatch_transfer"]), (6, [])], ids=["aligned", "shifted"])
+@pytest.mark.parametrize(
+    ("begun", "causes"), [(7, ["mismatch_transfer"]), (6, [])], ids=["aligned", "shifted"]
+)
 def test_a_difference_that_ended_does_not_hide_a_later_open_one(begun, causes):
     """Fails when a shorter message that went through hides the one that the job stands in, or shifted numbers accuse."""
     sizes = {"send": (64, 64, 64, 96), "recv": (80, 64, 64, 48)}

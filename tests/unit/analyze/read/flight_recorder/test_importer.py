@@ -298,11 +298,23 @@ def coalesced(seq, record, **state):
     is_p2p = state.pop("is_p2p", True)
     numbers = {"p2p_seq_id": seq} if is_p2p else {"collective_seq_id": seq}
     return entry(
-        seq, "nccl:coalesced", PIPELINE, number=2, record=record, is_p2p=is_p2p, **numbers, **none, **state
+        seq,
+        "nccl:coalesced",
+        PIPELINE,
+        number=2,
+        record=record,
+        is_p2p=is_p2p,
+        **numbers,
+        **none,
+        **state,
     )
 
 
-DONE = {"state": "completed", "retired": True, "time_discovered_completed_ns": 1_700_000_000_000_900_000}
+DONE = {
+    "state": "completed",
+    "retired": True,
+    "time_discovered_completed_ns": 1_700_000_000_000_900_000,
+}
 
 
 def batches(rank, peer, *ends):
@@ -321,7 +333,10 @@ def test_parts_of_a_batch_have_ended_when_their_call_has(tmp_path):
         write(tmp_path, {1: batches(0, 1, DONE, DONE, {}), 3: batches(1, 0, DONE, DONE, {})})
     )
     rows = found.frame("p2p")
-    assert rows.sort_values(["rank", "event_id"])["end_ns"].notna().tolist() == ([True] * 4 + [False] * 2) * 2
+    assert (
+        rows.sort_values(["rank", "event_id"])["end_ns"].notna().tolist()
+        == ([True] * 4 + [False] * 2) * 2
+    )
     assert not mentions(found, "without group or number")
 
 
@@ -341,7 +356,10 @@ def test_a_ring_of_batches_is_no_deadlock(tmp_path):
 def test_two_messages_of_a_batch_to_one_peer_are_two(tmp_path):
     """Fails when a receiver that takes them one by one is compared with the wrong one of them."""
     send, receive = "nccl:send 0->1", "nccl:recv 1<-0"
-    rows = [entry(1, send, PIPELINE, number=2, record=0), entry(1, send, PIPELINE, number=2, record=1)]
+    rows = [
+        entry(1, send, PIPELINE, number=2, record=0),
+        entry(1, send, PIPELINE, number=2, record=1),
+    ]
     rows[1]["input_sizes"] = [[2, 8]]
     got = [entry(seq, receive, PIPELINE, number=2) for seq in (1, 2)]
     got[1]["input_sizes"] = [[2, 8]]
@@ -356,8 +374,14 @@ def test_all_parts_of_a_coalesced_call_are_compared(tmp_path):
     dumps = {}
     for rank in (2, 3):
         parts = [entry(1, record=0, state="completed")]
-        parts += [entry(2, record=1 + at, input_sizes=[[size]]) for at, size in enumerate((4, 8 + rank))]
+        parts += [
+            entry(2, record=1 + at, input_sizes=[[size]]) for at, size in enumerate((4, 8 + rank))
+        ]
         dumps[rank] = dump(parts, groups=("5",))
-    (finding,) = (one for one in diagnose(import_trace(write(tmp_path, dumps))).findings if one.kind == "hang")
+    (finding,) = (
+        one for one in diagnose(import_trace(write(tmp_path, dumps))).findings if one.kind == "hang"
+    )
     assert (finding.cause, finding.where["ranks"]) == ("mismatch_size", [2, 3])
-    assert ["28 bytes" in str(one) or "30 bytes" in str(one) for one in finding.evidence[:2]] == [True] * 2
+    assert ["28 bytes" in str(one) or "30 bytes" in str(one) for one in finding.evidence[:2]] == [
+        True
+    ] * 2
