@@ -80,7 +80,7 @@ class CallPlaces:
         if len(noted) == 1:
             # Noted once: what is appended later is in the manifest when that is written.
             self._capture.recorder.annotate(key, noted)
-        self._capture.recorder.publish_soon()
+        self._capture.recorder.publish(soon=True)
 
 
 def _of_program(frame: FrameType | None) -> FrameType | None:

@@ -51,7 +51,6 @@ class NullRecorder(Recorder):
     wake = _nothing
     give_sign_of_life = _nothing
     publish = _nothing
-    publish_soon = _nothing
     close = _nothing
 
 

@@ -160,19 +160,15 @@ class RankManifest:
             del self._clock_pairs[_CLOCK_PAIRS_KEPT // 2]
         self._clock_pairs.append(pair)
 
-    def publish(self) -> None:
-        """Have on disk what is known now: at once, or by the next ``write_due``."""
-        if not self._is_deferred:
+    def publish(self, *, soon: bool = False) -> None:
+        """Have on disk what is known now: at once, or, if asked or where the disk is slow, by the next ``write_due``."""
+        if not self._is_deferred and not soon:
             try:
                 within(MOST_PUBLISH_S, self.write)
                 return
             except TimeoutError:
                 self._is_deferred = True
                 self.count("manifest_write_timeouts", 1)
-        self._is_due = True
-
-    def publish_soon(self) -> None:
-        """Have on disk what is known by the next ``write_due``."""
         self._is_due = True
 
     def write_due(self) -> None:

@@ -26,6 +26,7 @@ from ..files import DAMAGED_JSON, InputFile
 from ..kernel_names import collective_kind
 from ..kineto.groups import NamedGroup, parse_ranks
 from ..plain_pickle import load_plain
+from .operation import Operation
 from .values import elements_of, size_of, splits_of, to_dict, to_list, to_number, to_stamp, to_text
 
 MAX_BYTES = 64 << 20
@@ -57,42 +58,6 @@ class Oddity(Enum):
     ENTRY_WITHOUT_GROUP = auto()
     COALESCED_PART = auto()
     """Has the number of its call, and is added to the first part of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One entry of the ring."""
-
-    record: int
-    """Position among all operations of the rank."""
-    group: str
-    """Name of the process group."""
-    seq: int
-    """Number among the collectives of the group; for a transfer among those of the rank in it."""
-    kind: CollectiveKind
-    direction: Direction | None
-    """Which end of a transfer it is; None for a collective."""
-    peer: int
-    """Other end of a transfer, as a number inside the group; -1 if unknown."""
-    size_bytes: int
-    dtype: str | None
-    created_ns: int
-    started_ns: int | None
-    completed_ns: int | None
-    is_complete: bool
-    is_started: bool | None
-    """Whether its device had begun it; None if the dump does not tell."""
-    input_bytes: int
-    output_bytes: int
-    input_splits: str | None
-    """Bytes of each tensor of an all-to-all of lists, one tensor a member; or elements, with that word behind."""
-    output_splits: str | None
-    elements: int | None
-    """Elements of the message, where its bytes are unknown: old versions keep no types."""
-    place: str | None
-    """Function, file and line of the program that issued it."""
-    duration_ns: int | None
-    """Length by events on the device, where the recorder had them."""
 
 
 @dataclass(slots=True, kw_only=True)

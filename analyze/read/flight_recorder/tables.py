@@ -17,7 +17,8 @@ from meshscope.probe.schema.terms import Axis, Direction, TimeSource
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..kineto.groups import GroupIdentity
-from .dump import Dump, Operation
+from .dump import Dump
+from .operation import Operation
 
 
 class DumpTables(NamedTuple):
