@@ -80,7 +80,9 @@ class CallPlaces:
         if len(noted) == 1:
             # Noted once: what is appended later is in the manifest when that is written.
             self._capture.recorder.annotate(key, noted)
+        # By the writer's thread, at once: what differs may abort the process.
         self._capture.recorder.publish(soon=True)
+        self._capture.recorder.wake()
 
 
 def _of_program(frame: FrameType | None) -> FrameType | None:
