@@ -95,12 +95,12 @@ def _claim(trace: Trace, found: UnequalTransfer) -> Message:
     sent, expected = found.sent, found.expected
     place = {"source": found.source, "target": found.target}
     group = group_message(trace, found.group_id)
-    if sent.size_bytes > 0 and expected.size_bytes > 0 and sent.size_bytes != expected.size_bytes:
-        sizes = {"sent": sent.size_bytes, "expected": expected.size_bytes}
-        return message("mismatch.transfer", **place, group=group, **sizes)
     if sent.dtype and expected.dtype and sent.dtype != expected.dtype:
         types = {"sent": sent.dtype, "expected": expected.dtype}
         return message("mismatch.transfer_typed", **place, group=group, **types)
+    if sent.size_bytes > 0 and expected.size_bytes > 0 and sent.size_bytes != expected.size_bytes:
+        sizes = {"sent": sent.size_bytes, "expected": expected.size_bytes}
+        return message("mismatch.transfer", **place, group=group, **sizes)
     counts = {"sent": sent.elements, "expected": expected.elements}
     return message("mismatch.transfer_counted", **place, group=group, **counts)
 
