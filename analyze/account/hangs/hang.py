@@ -242,7 +242,8 @@ def _operations(trace: Trace, rows: pd.DataFrame) -> dict[OpKey, OpenOperation]:
     """Return what each rank stands in first in each group and on each link."""
     heads = rows.drop_duplicates(["rank", "group_id", "source", "target"])
     away = _Away(trace)
-    delayed_rows = _delayed(rows, away)
+    oldest = rows.groupby("rank")["event_id"].min()
+    delayed_rows = rows[rows["event_id"] > rows["rank"].map(oldest)]
     delayed: dict[OpKey, list[int]] = defaultdict(list)
     for key, rank in zip(_keys(delayed_rows), delayed_rows["rank"].tolist(), strict=True):
         delayed[key].append(rank)
@@ -265,21 +266,6 @@ def _operations(trace: Trace, rows: pd.DataFrame) -> dict[OpKey, OpenOperation]:
             delayed=() if absent else tuple(delayed[key]),
         )
     return found
-
-
-def _delayed(rows: pd.DataFrame, away: _Away) -> pd.DataFrame:
-    """Return the operations that were issued behind an older open one of their rank.
-
-    Of transfers only behind one that lacks somebody, or a collective: sends and receives that both ends have issued
-    are under way side by side, as those of one batch, in which each rank of a ring sends and receives.
-    """
-    is_transfer = rows["source"] >= 0
-    met = [key[2] >= 0 and not any(away.of(key)) for key in _keys(rows)]
-    is_met = pd.Series(met, index=rows.index, dtype=bool)
-    oldest = rows.groupby("rank")["event_id"].min()
-    oldest_unmet = rows[~is_met].groupby("rank")["event_id"].min()
-    before = rows["rank"].map(oldest).where(~is_transfer, rows["rank"].map(oldest_unmet))
-    return rows[rows["event_id"] > before]
 
 
 def _keys(rows: pd.DataFrame) -> list[OpKey]:
@@ -353,6 +339,9 @@ def _ends(
     blamed = sorted(node for node in ends if isinstance(node, int))
     reaching = _reaching(ends, after)
     ring = _circles({node for node in nodes if node not in reaching}, after)
+    if _is_under_way(found for key, found in operations.items() if key in ring):
+        # Nobody waits for anybody: these are what has not ended.
+        ends, ring = ends | ring, set()
     return WaitGraph(
         operations=tuple(operations.values()),
         absent=tuple(rank for rank in blamed if rank in trace.ranks and rank not in waiting),
@@ -360,6 +349,13 @@ def _ends(
         stuck=tuple(found for key, found in operations.items() if key in ends),
         ring=tuple(sorted(node for node in ring if isinstance(node, int))),
         waiting=tuple(waiting),
+    )
+
+
+def _is_under_way(operations: Iterable[OpenOperation]) -> bool:
+    """Return whether all are transfers that both ends have issued: in a batch they go side by side."""
+    return all(
+        found.key[2] >= 0 and not found.absent and not found.uncaptured for found in operations
     )
 
 
