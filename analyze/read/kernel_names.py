@@ -52,6 +52,7 @@ _FUSED = re.compile(
 """Kernels that read other devices' memory themselves: communication fused with arithmetic."""
 _KINDS = (
     ("reducescatter", CollectiveKind.REDUCE_SCATTER),
+    ("allreducebarrier", CollectiveKind.BARRIER),
     ("allreduce", CollectiveKind.ALL_REDUCE),
     ("crossdevicereduce", CollectiveKind.ALL_REDUCE),
     ("allgather", CollectiveKind.ALL_GATHER),

@@ -1,25 +1,28 @@
-"""Where in the program collectives are issued, noted once for each kind, element type and size of a group.
+"""Where in the program communication is issued, noted once for each kind, element type and size of a group.
 
-Members of a group that issue different things are found from what is recorded of every call. Where the
-program issues it is looked up when such a call is seen for the first time, and never again.
+Ranks that issue different things are found from what is recorded of every call. Where the program
+issues it is looked up when such a call is seen for the first time, and never again.
 """
 
 from __future__ import annotations
 
 import sys
+import sysconfig
 from types import FrameType
 from typing import Any
 
-from ..schema.manifest import CALL_PLACES_KEY
+from ..schema.manifest import CALL_PLACES_KEY, MESSAGE_PLACES_KEY
 from .base import Capture
 
 MOST_PLACES = 256
-"""Noted on a rank; a program with more different calls has sizes that change all the time."""
+"""Noted on a rank, of collectives and of messages each; a program with more different calls has sizes that change all the time."""
 MOST_SIZES = 4096
-"""Of one kind on one group that are remembered; then they are met anew, which notes nothing more."""
+"""Of one kind on one group, or to one peer, that are remembered; then they are met anew, which notes nothing more."""
 _MOST_FRAMES = 500
 _BETWEEN = ("meshscope.probe.", "torch.")
 """Modules between a line of the program and the operator."""
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_NO_PROGRAM = ("<", f"{sysconfig.get_path('stdlib')}/")
 
 
 class CallPlaces:
@@ -32,10 +35,10 @@ class CallPlaces:
             capture: Whose manifest the notes go to.
         """
         self._capture = capture
-        self._noted: list[list[Any]] = []
+        self._noted: dict[str, list[list[Any]]] = {CALL_PLACES_KEY: [], MESSAGE_PLACES_KEY: []}
 
     def meet(self, sizes: set[int], group: int, kind: int, dtype: str, size_bytes: int) -> None:
-        """Note where a call was issued, of a size or type that its group has not seen before.
+        """Note where a collective was issued, of a size or type that its group has not seen before.
 
         Args:
             sizes: Sizes of its kind that the group has seen, extended by this one.
@@ -44,29 +47,58 @@ class CallPlaces:
             dtype: Element type, "" if none.
             size_bytes: Message size.
         """
+        self._note(CALL_PLACES_KEY, sizes, [group, kind, dtype, size_bytes])
+
+    def meet_message(
+        self, sizes: set[int], group: int, direction: int, peer: int, dtype: str, size_bytes: int
+    ) -> None:
+        """Note where a message was issued, of a size or type that was not seen before between the two.
+
+        Args:
+            sizes: Sizes that were seen in its direction between the two, extended by this one.
+            group: Index of the group.
+            direction: Position in Direction.
+            peer: Global rank of the other end, -1 if any.
+            dtype: Element type, "" if none.
+            size_bytes: Message size.
+        """
+        self._note(MESSAGE_PLACES_KEY, sizes, [group, direction, peer, dtype, size_bytes])
+
+    def _note(self, key: str, sizes: set[int], call: list[Any]) -> None:
+        """Note where a call came from; its last part is its size."""
         if len(sizes) >= MOST_SIZES:
             sizes.clear()
-        sizes.add(size_bytes)
-        if len(self._noted) >= MOST_PLACES:
+        sizes.add(call[-1])
+        noted = self._noted[key]
+        if len(noted) >= MOST_PLACES:
             return
-        call = [group, kind, dtype, size_bytes]
         frame = _of_program(sys._getframe(1))
-        if frame is None or any(one[: len(call)] == call for one in self._noted):
+        if frame is None or any(one[: len(call)] == call for one in noted):
             return
         place = [frame.f_code.co_qualname, frame.f_code.co_filename, frame.f_lineno or 0]
-        self._noted.append([*call, *place])
-        if len(self._noted) == 1:
+        noted.append([*call, *place])
+        if len(noted) == 1:
             # Noted once: what is appended later is in the manifest when that is written.
-            self._capture.recorder.annotate(CALL_PLACES_KEY, self._noted)
+            self._capture.recorder.annotate(key, noted)
+        # By the writer's thread, at once: what differs may abort the process.
+        self._capture.recorder.publish(soon=True)
+        self._capture.recorder.wake()
 
 
 def _of_program(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost function that is neither ours nor torch's; None where the call came from elsewhere."""
+    """Return the innermost function of the program's own files; of others if there is none; None without any.
+
+    Others are those of installed packages, whose wrappers around torch would give one line to all calls.
+    """
+    other = None
     for _ in range(_MOST_FRAMES):
         if frame is None:
-            return None
+            break
         name = str(frame.f_globals.get("__name__", ""))
         if name != "torch" and not name.startswith(_BETWEEN):
-            return frame
+            file = frame.f_code.co_filename
+            if not file.startswith(_NO_PROGRAM) and not any(part in file for part in _INSTALLED):
+                return frame
+            other = other or frame
         frame = frame.f_back
-    return None
+    return other

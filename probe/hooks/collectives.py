@@ -222,7 +222,8 @@ class CollectiveHook:
         group_at, peer_at, message = operator.group_at, operator.peer_at, operator.message
         direction: Direction = operator.direction  # type: ignore[assignment]
         direction_code = DIRECTION_CODES[direction]
-        new_head, announced, take_tag = self._new_p2p_head, self._tags.announced, self._tags.take
+        meet_message, announced = self._meet_message, self._tags.announced
+        take_tag = self._tags.take
         message_at, returned, aside = operator.message_at, self._returned(operator), capture.aside
         add_cost = capture.meter.add
 
@@ -245,8 +246,9 @@ class CollectiveHook:
                     size_bytes, dtype = _size_bytes(tensors), _type_of(tensor)
                 peer = -1 if peer_at is None else args[peer_at]
                 channel = group.ends[direction_code].get(peer) or group.meet(direction, peer)
-                heads = channel.heads
-                head = heads.get(dtype) or new_head(channel, group.code, direction_code, dtype)
+                head = (size_bytes in channel.sizes and channel.heads.get(dtype)) or meet_message(
+                    channel, group.code, direction_code, dtype, size_bytes
+                )
                 seq = channel.seq
                 channel.seq = seq + 1
                 tag = take_tag(direction, tensors) if announced else NOT_CARRIED
@@ -320,9 +322,18 @@ class CollectiveHook:
             self.source.failed(error)
         return head
 
-    def _new_p2p_head(self, channel: Channel, group: int, direction: int, dtype: Any) -> bytes:
-        head = p2p_head(group, direction, channel.peer, self._dtype(dtype))
-        channel.heads[dtype] = head
+    def _meet_message(
+        self, channel: Channel, group: int, direction: int, dtype: Any, size_bytes: int
+    ) -> bytes:
+        """Return the head of a message of a type or size that its two ends meet now; note where it is issued."""
+        peer = channel.peer
+        head = channel.heads[dtype] = p2p_head(group, direction, peer, self._dtype(dtype))
+        try:
+            self._places.meet_message(
+                channel.sizes, group, direction, peer, _type_name(dtype), size_bytes
+            )
+        except Exception as error:  # noqa: BLE001 - counted; the message is recorded all the same
+            self.source.failed(error)
         return head
 
     def _dtype(self, dtype: Any) -> int:

@@ -52,14 +52,16 @@ class Channel:
         peer: Global rank of the peer, -1 for any.
         seq: Position of the next one.
         heads: Heads of their records by element type (None: no tensor).
+        sizes: Message sizes that were seen.
     """
 
-    __slots__ = ("heads", "peer", "seq")
+    __slots__ = ("heads", "peer", "seq", "sizes")
 
     def __init__(self, peer: int, seq: int) -> None:
         self.peer = peer
         self.seq = seq
         self.heads: dict[Any, bytes] = {}
+        self.sizes: set[int] = set()
 
 
 class Group:

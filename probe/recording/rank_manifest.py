@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from ..schema.ring import RING_COPIED
 from ..schema.tables import FORMAT_VERSION
 from ..schema.terms import Axis
 from ..settings.config import MOST_PUBLISH_S
+from .unhandled import unhandled_exception
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLOCK_PAIRS_KEPT = 1024
@@ -160,9 +160,9 @@ class RankManifest:
             del self._clock_pairs[_CLOCK_PAIRS_KEPT // 2]
         self._clock_pairs.append(pair)
 
-    def publish(self) -> None:
-        """Have on disk what is known now: at once, or by the next ``write_due``."""
-        if not self._is_deferred:
+    def publish(self, *, soon: bool = False) -> None:
+        """Have on disk what is known now: at once, or, if asked or where the disk is slow, by the next ``write_due``."""
+        if not self._is_deferred and not soon:
             try:
                 within(MOST_PUBLISH_S, self.write)
                 return
@@ -187,7 +187,7 @@ class RankManifest:
     def write_closed(self) -> None:
         """Write the file a last time, with the mark of an orderly end."""
         self._closed_unix_ns = unix_ns()
-        self._ended_by = _unhandled_exception()
+        self._ended_by = unhandled_exception()
         self.sample_clocks()
         self.write()
 
@@ -217,16 +217,6 @@ class RankManifest:
             "counters": dict(self._counters),
             "annotations": dict(self._annotations),
         }
-
-
-def _unhandled_exception() -> str | None:
-    """Return the type of the exception that ended the program, None if none did.
-
-    Without its text, which may hold anything. An interpreter in which somebody types goes
-    on after one.
-    """
-    found = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
-    return None if found is None else str(found.__name__)
 
 
 def boot_id() -> str | None:

@@ -358,10 +358,10 @@ class Recorder:
         """Note that the process runs, readable after it was killed; any thread."""
         self._ring.give_sign_of_life(time_ns)
 
-    def publish(self) -> None:
-        """Have the manifest written, so that what was just annotated survives a kill."""
+    def publish(self, *, soon: bool = False) -> None:
+        """Have the manifest written, so that what was just annotated survives a kill; soon costs the caller nothing."""
         if self._open:
-            self._manifest.publish()
+            self._manifest.publish(soon=soon)
 
     def close(self) -> None:
         """Write the rest, mark the capture as complete, record nothing from now on."""

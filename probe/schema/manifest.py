@@ -34,6 +34,9 @@ training thread, the innermost first; ``goes_on`` if it moved within that."""
 CALL_PLACES_KEY = "collectives.places"
 """Annotation of a rank: where it issued collectives it had not issued before: lists of group index, position of the
 kind, element type, bytes, function, file and line."""
+MESSAGE_PLACES_KEY = "messages.places"
+"""The same for sends and receives: lists of group index, position of the direction, global rank of the peer (-1: any),
+element type, bytes, function, file and line."""
 JOB_KEY = "job"
 """Annotation of rank 0: the facts about the job in the attempt that its part is of."""
 LED_ANEW_KEY = "steps.led_anew"

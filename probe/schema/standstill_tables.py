@@ -2,6 +2,9 @@
 
 from .columns import RANK, Column, TableSpec, ns_column
 
+NO_GROUP = ""
+"""The group in the row of a rank of which no collective was recorded."""
+
 PROGRESS = TableSpec(
     "progress",
     "one process group on one rank whose capture broke off",

@@ -42,11 +42,17 @@ COMMUNICATION_SUM = TableSpec(
 
 CALL_PLACE = TableSpec(
     "call_place",
-    "where a rank issued a collective of one kind, element type and size of a group for the first time",
+    "where a rank issued a collective or a message of one kind, element type and size for the first time",
     (
         RANK,
         Column("group_id", "category", "id", "process group"),
-        Column("kind", "category", "1", "CollectiveKind"),
+        Column("kind", "category", "1", "CollectiveKind, or Direction of a message"),
+        Column(
+            "peer",
+            "int32",
+            "id",
+            "global rank of the other end of a message, -1 for collectives or if any",
+        ),
         Column("dtype", "category", "1", "element type, empty if there is no tensor"),
         Column("size_bytes", "int64", "bytes", "message size"),
         Column("function", "string", "name", "qualified name of the function of the program"),

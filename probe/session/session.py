@@ -30,6 +30,7 @@ from ..listeners import StepListeners
 from ..recording.open_recorder import EarlyRecorder, NullRecorder, open_recorder
 from ..recording.recorder import Recorder, StorageSettings
 from ..recording.step_sums import FullRecords
+from ..recording.unhandled import watch_unhandled
 from ..safety.bounded import within
 from ..safety.program_signals import is_the_programs, pass_on
 from ..schema.errors import MeshscopeError
@@ -144,6 +145,7 @@ class Session:
     def prepare(self) -> None:
         """Open the recorder if the rank is known already."""
         atexit.register(self.close)
+        watch_unhandled()
         if identify(os.environ) is not None:
             self._open()
 

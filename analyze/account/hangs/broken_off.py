@@ -9,12 +9,10 @@ import pandas as pd
 import pyarrow as pa
 
 from meshscope.probe.reader.rank_records import LastSeen
-from meshscope.probe.schema.standstill_tables import PROGRESS
+from meshscope.probe.schema.standstill_tables import NO_GROUP, PROGRESS
 
 from .unrecorded_ranks import counted_collectives, unheard_ranks
 
-NO_GROUP = ""
-"""The group in the row of a rank of which no collective was recorded."""
 _COLUMNS = ["rank", "group_id", "seq", "end_ns", "event_id"]
 
 

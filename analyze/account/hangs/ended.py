@@ -73,6 +73,13 @@ def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | 
     return int(known.max()) if len(known) else None
 
 
+def last_sign_of_life_ns(trace: Trace, rank: int) -> int | None:
+    """Return when a process last showed that it runs; its end shows nothing, a stopped one can be killed."""
+    own = ends_of_ranks(trace)
+    known = own.loc[own.index == rank, "alive_ns"].dropna()
+    return int(known.iloc[0]) if len(known) else alive_until_ns(trace, (rank,))
+
+
 def waited_until_ns(trace: Trace, graph: WaitGraph) -> int | None:
     """Return until when those who waited are known to have been there, and did not wait for the dead.
 
@@ -80,7 +87,11 @@ def waited_until_ns(trace: Trace, graph: WaitGraph) -> int | None:
     busy machine seconds. None where nothing is known.
     """
     until_ns = alive_until_ns(trace, graph.waiting)
-    left = _left_ns(ends_of_ranks(trace))
+    times = ends_of_ranks(trace)
+    left = _left_ns(times)
+    # Ctrl-C comes to all at once, and a rank that holds the interpreter gives no sign of life until then.
+    others_ns = times.loc[times.index.isin(graph.waiting), "alive_ns"].max()
+    left = left.mask(_interrupted(times) & left.lt(others_ns), others_ns)
     left = left[left.index.isin(graph.absent)].dropna()
     if until_ns is None or left.empty:
         return until_ns

@@ -16,7 +16,7 @@ Five ranks; 3 reads a file, all others are stuck::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -27,6 +27,7 @@ from ...align.communication.waiting import SYNCHRONISING
 from ...align.steps.last_records import last_records_ns
 from ...tables.trace import Trace
 from .newest_attempt import rows_of_newest_attempt
+from .stacks import CALL_FILE
 from .unrecorded_ranks import unheard_ranks
 
 OpKey = tuple[str, int, int, int]
@@ -204,9 +205,43 @@ def _ends_of_transfers(trace: Trace) -> pd.DataFrame:
     )
 
 
+def stood_in(trace: Trace, ranks: Sequence[int]) -> tuple[OpenOperation, ...]:
+    """Return what ranks were in by their stacks, although all its members had issued it.
+
+    A root or a tag differs there, of which there is no record: some members went on, the others wait.
+    """
+    inner = trace.frame("standing")
+    inner = inner[(inner["depth"] == 0) & ~inner["goes_on"].astype(bool)]
+    inner = inner[inner["file"].astype(str).str.endswith(CALL_FILE)]
+    collectives = rows_of_newest_attempt(trace, "collective").assign(source=-1, target=-1)
+    transfers = _ends_of_transfers(trace)
+    stood = set(inner["rank"]) & set(ranks)
+    parts = [
+        own.loc[own["rank"].isin(stood), [*_COLUMNS, "end_ns"]]
+        for own in (collectives, transfers[transfers["peer"] >= 0])
+    ]
+    parts = [own for own in parts if len(own)]
+    if not parts:
+        return ()
+    rows = pd.concat(parts)
+    last = rows.sort_values("event_id").drop_duplicates("rank", keep="last")
+    last = last[last["end_ns"].isna()]
+    away = _Away(trace)
+    found: dict[OpKey, OpenOperation] = {}
+    for key, rank, kind, since_ns in zip(
+        _keys(last), *(last[name].tolist() for name in ("rank", "kind", "issue_ns")), strict=True
+    ):
+        if not any(away.of(key)):
+            before = found[key].since_ns if key in found else {}
+            since = {**before, rank: int(since_ns)}
+            found[key] = OpenOperation(key=key, kind=kind, since_ns=since, absent=(), uncaptured=())
+    return tuple(found.values())
+
+
 def _operations(trace: Trace, rows: pd.DataFrame) -> dict[OpKey, OpenOperation]:
     """Return what each rank stands in first in each group and on each link."""
     heads = rows.drop_duplicates(["rank", "group_id", "source", "target"])
+    away = _Away(trace)
     oldest = rows.groupby("rank")["event_id"].min()
     delayed_rows = rows[rows["event_id"] > rows["rank"].map(oldest)]
     delayed: dict[OpKey, list[int]] = defaultdict(list)
@@ -219,7 +254,6 @@ def _operations(trace: Trace, rows: pd.DataFrame) -> dict[OpKey, OpenOperation]:
     ):
         since[key][rank] = int(issue_ns)
         kinds[key] = kind
-    away = _Away(trace)
     found = {}
     for key, issued in since.items():
         absent, uncaptured = away.of(key)
@@ -305,6 +339,9 @@ def _ends(
     blamed = sorted(node for node in ends if isinstance(node, int))
     reaching = _reaching(ends, after)
     ring = _circles({node for node in nodes if node not in reaching}, after)
+    if _is_under_way(found for key, found in operations.items() if key in ring):
+        # Nobody waits for anybody: these are what has not ended.
+        ends, ring = ends | ring, set()
     return WaitGraph(
         operations=tuple(operations.values()),
         absent=tuple(rank for rank in blamed if rank in trace.ranks and rank not in waiting),
@@ -312,6 +349,13 @@ def _ends(
         stuck=tuple(found for key, found in operations.items() if key in ends),
         ring=tuple(sorted(node for node in ring if isinstance(node, int))),
         waiting=tuple(waiting),
+    )
+
+
+def _is_under_way(operations: Iterable[OpenOperation]) -> bool:
+    """Return whether all are transfers that both ends have issued: in a batch they go side by side."""
+    return all(
+        found.key[2] >= 0 and not found.absent and not found.uncaptured for found in operations
     )
 
 

@@ -23,10 +23,10 @@ import numpy as np
 import pandas as pd
 
 from meshscope.probe.schema.imported_tables import ELEMENTS
+from meshscope.probe.schema.standstill_tables import NO_GROUP
 from meshscope.probe.schema.terms import CollectiveKind
 
 from ...tables.trace import Trace
-from .broken_off import NO_GROUP
 from .newest_attempt import rows_of_newest_attempt
 
 UNEVEN = frozenset({CollectiveKind.ALL_TO_ALL.value, CollectiveKind.OTHER.value})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -17,6 +17,10 @@ from .notes import standstill_notes
 
 _LIBRARY = r"(?:^|[/\\])(?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<"
 """Files that are not the program's own."""
+_MEETINGS = ("init_process_group", "new_group", "split_group")
+"""Functions in which ranks wait for each other outside of any operation, outermost first."""
+CALL_FILE = "distributed_c10d.py"
+"""Where a rank stands that is in a call of communication."""
 _CALLERS = 3
 """Functions of the program that are named beside the innermost one."""
 _MOST_FRAMES = 64
@@ -76,6 +80,27 @@ def stack_messages(trace: Trace, ranks: Sequence[int], *, most: int) -> Iterator
     for row in fewest_first.head(most).to_dict("records"):
         make = _running if row["goes_on"] else _hung
         yield make(row["rank"], row["function"], list(row["callers"]))
+
+
+class Meeting(NamedTuple):
+    """A function in which some ranks waited for the others."""
+
+    function: str
+    waiting: tuple[int, ...]
+    absent: tuple[int, ...]
+    """Those that were known to be elsewhere."""
+
+
+def meeting(trace: Trace) -> Meeting | None:
+    """Return where ranks waited for others to make a process group; None unless all stacks are known and some are elsewhere."""
+    frame = trace.frame("standing")
+    known = set(map(int, frame["rank"]))
+    inside = frame[frame["file"].astype(str).str.endswith(CALL_FILE)]
+    for function in _MEETINGS:
+        waiting = set(map(int, inside.loc[inside["function"] == function, "rank"]))
+        if waiting and known > waiting and known.issuperset(trace.ranks):
+            return Meeting(function, tuple(sorted(waiting)), tuple(sorted(known - waiting)))
+    return None
 
 
 def stack_places(trace: Trace) -> pd.DataFrame:

@@ -16,7 +16,8 @@ from ...tables.trace import Trace
 from .mismatch import Issue
 from .newest_attempt import rows_of_newest_attempt
 
-_KEY = ["group_id", "source", "target", "seq"]
+_LINK = ["group_id", "source", "target"]
+_KEY = [*_LINK, "seq"]
 _COMPARED = ("dtype", "size_bytes", "elements")
 
 
@@ -36,10 +37,10 @@ class UnequalTransfer(NamedTuple):
 
 
 def unequal_transfers(trace: Trace) -> list[UnequalTransfer]:
-    """Return for each pair of ranks the first transfer whose ends differ, if the receiver never got it.
+    """Return for each pair of ranks the first transfer whose ends differ and that the receiver never got.
 
-    A sender may go on before anybody receives. Ends that differ in a transfer that was through belong
-    to different transfers: records were lost.
+    A sender may go on before anybody receives. Where ends differed before, in a transfer that was through,
+    these may belong to different transfers: then it counts only if both ends have the same numbers in its step.
     """
     if trace.frame("p2p").empty or trace.frame("progress").empty:
         return []
@@ -51,8 +52,10 @@ def unequal_transfers(trace: Trace) -> list[UnequalTransfer]:
         sent, expected = both[f"{name}_sent"], both[f"{name}_expected"]
         unknown = "" if name == "dtype" else 0
         differs |= (sent != unknown) & (expected != unknown) & (sent != expected)
-    first = both[differs].sort_values("seq").drop_duplicates(_KEY[:3])
-    first = first[first["is_open_expected"]]
+    differing = both[differs].sort_values("seq")
+    is_first = ~differing.duplicated(_LINK)
+    wanted = differing["is_open_expected"] & (is_first | _is_aligned(rows, differing))
+    first = differing[wanted].drop_duplicates(_LINK)
     return [
         UnequalTransfer(
             str(row["group_id"]),
@@ -66,6 +69,21 @@ def unequal_transfers(trace: Trace) -> list[UnequalTransfer]:
         )
         for row in first.to_dict("records")
     ]
+
+
+def _is_aligned(rows: pd.DataFrame, differing: pd.DataFrame) -> pd.Series[bool]:
+    """Return where both ends began the step of a transfer with the same number and left none out."""
+    window = [*_LINK, "step"]
+    numbers = rows[rows["step"] >= 0].groupby([*window, "direction"])["seq"]
+    by_end = numbers.agg(["min", "max", "size"])
+    by_end["whole"] = by_end["max"] - by_end["min"] + 1 == by_end["size"]
+    both = by_end.groupby(level=window).agg(
+        least=("min", "min"), most=("min", "max"), whole=("whole", "all"), ends=("whole", "size")
+    )
+    proven = (both["least"] == both["most"]) & both["whole"] & (both["ends"] == len(Direction))
+    same_step = differing["step_sent"] == differing["step_expected"]
+    keys = pd.MultiIndex.from_frame(differing[[*_LINK, "step_sent"]])
+    return same_step & proven.reindex(keys, fill_value=False).to_numpy(bool)
 
 
 def transfer_ends(trace: Trace) -> pd.DataFrame:
@@ -85,7 +103,17 @@ def transfer_ends(trace: Trace) -> pd.DataFrame:
     )
     rows = rows.merge(calls.drop_duplicates(["rank", "event_id"]), "left", on=["rank", "event_id"])
     rows["elements"] = rows["elements"].fillna(0).astype("int64")
-    columns = ["rank", "direction", *_KEY, "size_bytes", "dtype", "elements", "is_open", "event_id"]
+    columns = [
+        "rank",
+        "step",
+        "direction",
+        *_KEY,
+        "size_bytes",
+        "dtype",
+        "elements",
+        "is_open",
+        "event_id",
+    ]
     return rows[columns]
 
 

@@ -8,12 +8,12 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.differing import Differing, Shifted, differing_collectives
 from ...account.differing_transfers import DifferingTransfers, differing_transfers
-from ...account.hangs.mismatch import Issue
 from ...explain.run_account import Account
 from ...tables.results import Finding, Where
 from ...tables.trace import Trace
 from ...wording.message import Message, message
-from .mismatch import REMEDIES, differing_message, issue_message
+from .issued import differing_message, issued_by
+from .mismatch import REMEDIES
 from .standstill_words import SHOWN, group_message, where_of
 
 _SURE = 0.9
@@ -55,11 +55,11 @@ def _of_collectives(trace: Trace, found: Differing) -> Finding:
     evidence = [message("mismatch.all_ended")]
     evidence.append(_when(found.first_step, found.steps, found.seq))
     evidence += [
-        _issued(trace, found.group_id, (rank,), own)
+        issued_by(trace, found.group_id, (rank,), own)
         for rank, own in list(found.different.items())[:SHOWN]
     ]
     if found.usual_ranks:
-        evidence.append(_issued(trace, found.group_id, found.usual_ranks, found.usual))
+        evidence.append(issued_by(trace, found.group_id, found.usual_ranks, found.usual))
     return _finding(
         where={**_where(ranks, trace), "group_id": found.group_id},
         claim=claim,
@@ -67,28 +67,6 @@ def _of_collectives(trace: Trace, found: Differing) -> Finding:
         confidence=_SURE if found.usual_ranks else 0.7,
         remedy=REMEDIES[found.what],
         cause=f"mismatch_{found.what}",
-    )
-
-
-def _issued(trace: Trace, group_id: str, ranks: tuple[int, ...], issue: Issue) -> Message:
-    """Return what ranks issued, and where the first of them did so for the first time, if it noted that."""
-    places = trace.frame("call_place")
-    own = places[(places["rank"] == ranks[0]) & (places["group_id"].astype(str) == group_id)]
-    own = own[own["kind"].astype(str) == issue.kind]
-    if issue.dtype:
-        own = own[own["dtype"].astype(str) == issue.dtype]
-    if issue.size_bytes > 0:
-        own = own[own["size_bytes"] == issue.size_bytes]
-    if own.empty:
-        return message("mismatch.issued", ranks=ranks, issue=issue_message(issue))
-    first = own.iloc[0]
-    return message(
-        "mismatch.issued_first_at",
-        ranks=ranks,
-        issue=issue_message(issue),
-        file=str(first["file"]),
-        line=int(first["line"]),
-        function=str(first["function"]),
     )
 
 
@@ -132,8 +110,8 @@ def _of_transfers(trace: Trace, found: DifferingTransfers) -> Finding:
         evidence=(
             message("mismatch.messages_ended"),
             _when(found.first_step, found.steps, found.seq),
-            message("mismatch.issued", ranks=(found.source,), issue=issue_message(sent)),
-            message("mismatch.issued", ranks=(found.target,), issue=issue_message(expected)),
+            issued_by(trace, found.group_id, (found.source,), sent, peer=found.target),
+            issued_by(trace, found.group_id, (found.target,), expected, peer=found.source),
         ),
         confidence=0.7,
         remedy=message("mismatch.remedy_transfer"),

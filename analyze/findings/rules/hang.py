@@ -10,12 +10,12 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.ended import (
     Death,
-    alive_until_ns,
     died_first,
     ended_in_order,
+    last_sign_of_life_ns,
     waited_until_ns,
 )
-from ...account.hangs.hang import WaitGraph, wait_graph
+from ...account.hangs.hang import OpenOperation, WaitGraph, stood_in, wait_graph
 from ...account.hangs.mismatch import Mismatch, mismatches
 from ...account.hangs.stacks import stack_messages
 from ...align.steps.last_records import last_record_ns
@@ -100,7 +100,11 @@ def _standstills(
         yield fewer_batches(trace, graph)
         return
     if graph.absent and death is None:
-        yield _absent(trace, graph, standing)
+        stood = stood_in(trace, graph.absent)
+        if {rank for found in stood for rank in found.since_ns} == set(graph.absent):
+            yield _unfinished(trace, graph, standing, stood)
+        else:
+            yield _absent(trace, graph, standing)
     if graph.uncaptured:
         yield _uncaptured(trace, graph, standing)
     if graph.absent or graph.uncaptured or death is not None:
@@ -202,7 +206,7 @@ def _signs_of_life(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
     if waiters_ns is None or waited_ns is None:
         return
     for rank in graph.absent[:SHOWN]:
-        seen_ns = alive_until_ns(trace, (rank,))
+        seen_ns = last_sign_of_life_ns(trace, rank)
         if seen_ns is None:
             continue
         silent_ns = waiters_ns - seen_ns
@@ -210,6 +214,33 @@ def _signs_of_life(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
             yield message("hang.alive", rank=rank)
         elif silent_ns >= SILENT_NS:
             yield message("hang.no_sign_of_life", rank=rank, silent_ns=silent_ns)
+
+
+def _unfinished(
+    trace: Trace, graph: WaitGraph, standing: _Standing, stood: Sequence[OpenOperation]
+) -> Finding:
+    """Return the finding about ranks that others wait for, and that stand in what all its members issued."""
+    first = stood[0]
+    return Finding(
+        kind=FindingKind.HANG,
+        severity=standing.severity,
+        where={**where_of(graph.absent, trace), "group_id": first.key[0]},
+        claim=message(
+            "hang.unfinished",
+            operation=operation_message(trace, first),
+            ranks=sorted(first.since_ns),
+        ),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=round(0.8 * standing.factor, 2),
+        evidence=(
+            *stack_messages(trace, graph.absent, most=SHOWN),
+            *waited_for(trace, graph, graph.absent),
+            oldest_open(trace, graph),
+            *waited(trace, graph),
+        ),
+        remedy=message("hang.unfinished_remedy"),
+    )
 
 
 def _uncaptured(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
@@ -245,18 +276,33 @@ def _ring(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
             *(
                 message(
                     "hang.waited_for",
-                    waiting=sorted(found.since_ns),
+                    waiting=_waiting(found),
                     absent=found.absent or found.delayed,
                     operation=operation_message(trace, found),
                 )
                 for found in inner[:SHOWN]
             ),
+            *places_of(trace, graph),
             oldest_open(trace, graph),
             *waited(trace, graph),
             *stack_messages(trace, graph.ring, most=SHOWN),
         ),
-        remedy=message("hang.deadlock_remedy"),
+        remedy=_ring_remedy(inner),
     )
+
+
+def _waiting(found: OpenOperation) -> list[int]:
+    """Return who waits in an operation; who had issued it behind another one is waited for."""
+    return sorted(set(found.since_ns) - set(found.delayed)) or sorted(found.since_ns)
+
+
+def _ring_remedy(inner: Sequence[OpenOperation]) -> Message:
+    """Say what to do about a circle; a transfer in it of which one end lacks may be all there is to it."""
+    for found in inner:
+        if found.key[2] >= 0 and found.absent:
+            ends = {"source": found.key[2], "target": found.key[3], "absent": found.absent}
+            return message("hang.deadlock_transfer_remedy", **ends)
+    return message("hang.deadlock_remedy")
 
 
 def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:

@@ -87,7 +87,7 @@ _STALLS = {
 
 def host_stalls(account: Account) -> Iterator[Finding]:
     """Host time that takes 2 % of the step, or whose repair returns 1 % of it."""
-    if _only_started(account):
+    if only_started(account):
         return
     for classes in HOST_CAUSES.values():
         times = _times(account, classes)
@@ -129,7 +129,7 @@ def host_stalls(account: Account) -> Iterator[Finding]:
         )
 
 
-def _only_started(account: Account) -> bool:
+def only_started(account: Account) -> bool:
     """Return whether a run of ours ended in its start: imports collect garbage, and that delays no step."""
     trace = account.trace
     if account.windows.has_marks or not trace.row_count("recording"):

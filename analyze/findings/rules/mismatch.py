@@ -12,6 +12,7 @@ from ...account.hangs.stacks import stack_messages
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
+from .issued import differing_message, issue_message, issued_by
 from .standstill_words import SHOWN, group_message, where_of
 
 REMEDIES = {
@@ -109,17 +110,6 @@ def _claim(trace: Trace, found: Mismatch) -> Message:
     )
 
 
-def differing_message(what: str, issue: Issue) -> Message:
-    """Return an operation by its kind, and by its size or its type where members differ in that."""
-    if what == "size" and issue.size_bytes <= 0:
-        return message("mismatch.kind_counted", kind=issue.kind, elements=issue.elements)
-    if what == "size":
-        return message("mismatch.kind_sized", kind=issue.kind, size_bytes=issue.size_bytes)
-    if what == "dtype":
-        return message("mismatch.kind_typed", kind=issue.kind, dtype=issue.dtype)
-    return message("mismatch.kind", kind=issue.kind)
-
-
 def _evidence(trace: Trace, found: Mismatch, *, is_first: bool) -> Iterator[Message]:
     for rank, own in list(found.different.items())[:SHOWN]:
         yield _issued(trace, found, (rank,), own)
@@ -136,20 +126,4 @@ def _issued(trace: Trace, found: Mismatch, ranks: tuple[int, ...], issue: Issue)
     own = calls[(calls["rank"] == ranks[0]) & (calls["seq"] == found.seq)]
     own = own[own["group_id"].astype(str) == found.group_id]
     place = next((place for place in own["place"] if isinstance(place, str) and place), None)
-    if place is None:
-        return message("mismatch.issued", ranks=ranks, issue=issue_message(issue))
-    return message("mismatch.issued_at", ranks=ranks, issue=issue_message(issue), place=place)
-
-
-def issue_message(issue: Issue) -> Message:
-    """Return an operation as far as it is known."""
-    kind, size_bytes, dtype, elements = issue
-    if size_bytes > 0 and dtype:
-        return message("mismatch.kind_sized_typed", kind=kind, size_bytes=size_bytes, dtype=dtype)
-    if size_bytes > 0:
-        return message("mismatch.kind_sized", kind=kind, size_bytes=size_bytes)
-    if dtype:
-        return message("mismatch.kind_typed", kind=kind, dtype=dtype)
-    if elements > 0:
-        return message("mismatch.kind_counted", kind=kind, elements=elements)
-    return message("mismatch.kind", kind=kind)
+    return issued_by(trace, found.group_id, ranks, issue, place=place)

@@ -16,7 +16,7 @@ from meshscope.probe.schema.terms import FindingKind, Severity, StepDetail
 
 from ...account.hangs.ended import Standstill, stood_still
 from ...account.hangs.hang import WaitGraph
-from ...account.hangs.stacks import stack_messages
+from ...account.hangs.stacks import meeting, stack_messages
 from ...align.steps.last_records import last_record_ns
 from ...tables.arrays import IntArray
 from ...tables.results import Finding
@@ -46,22 +46,27 @@ def all_silent(
     if found is None:
         return
     claim = message("hang.job", silent_ns=found.silent_ns)
+    met = meeting(trace)
+    evidence = [_together(found), message("hang.no_open")]
+    if met is not None:
+        waiting = {"absent": met.absent, "function": met.function, "waiting": len(met.waiting)}
+        claim = message("hang.not_met", **waiting, silent_ns=found.silent_ns)
+        evidence.pop()
     steps = round(found.silent_ns / step_time_ns) if step_time_ns else None
     yield Finding(
         kind=FindingKind.HANG,
         severity=Severity.CRITICAL if found.silent_ns >= patience_ns[1] else Severity.WARNING,
-        where=where_of(trace.ranks, trace),
+        where=where_of(trace.ranks if met is None else met.absent, trace),
         claim=claim if _may_lack_marks(trace) else with_attempt(claim, trace),
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.8,
         evidence=(
             *([message("hang.job_steps", steps=steps)] if steps is not None else ()),
-            _together(found),
-            message("hang.no_open"),
+            *evidence,
             *stack_messages(trace, trace.ranks, most=SHOWN),
         ),
-        remedy=_remedy(trace),
+        remedy=_remedy(trace) if met is None else message("hang.remedy_stacks", absent=met.absent),
     )
 
 

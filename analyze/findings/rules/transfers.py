@@ -13,7 +13,7 @@ from ...account.hangs.unequal_transfers import UnequalTransfer, unequal_transfer
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
-from .mismatch import issue_message
+from .issued import issued_by
 from .standstill_words import SHOWN, group_message, where_of
 
 
@@ -37,9 +37,13 @@ def unequal_transfer_findings(trace: Trace) -> Iterator[Finding]:
 
 def _evidence(trace: Trace, found: UnequalTransfer) -> Iterator[Message]:
     ends = (found.source, found.target)
-    issued = (
-        _issued(trace, found.source, issue_message(found.sent), found.sent_id),
-        _issued(trace, found.target, issue_message(found.expected), found.expected_id),
+    pair = (
+        (found.source, found.sent, found.target, found.sent_id),
+        (found.target, found.expected, found.source, found.expected_id),
+    )
+    issued = tuple(
+        issued_by(trace, found.group_id, (rank,), issue, peer=peer, place=_place(trace, rank, at))
+        for rank, issue, peer, at in pair
     )
     stacks = tuple(stack_messages(trace, ends, most=SHOWN))
     yield from (*issued, *stacks)
@@ -91,21 +95,25 @@ def _claim(trace: Trace, found: UnequalTransfer) -> Message:
     sent, expected = found.sent, found.expected
     place = {"source": found.source, "target": found.target}
     group = group_message(trace, found.group_id)
-    if sent.size_bytes > 0 and expected.size_bytes > 0 and sent.size_bytes != expected.size_bytes:
-        sizes = {"sent": sent.size_bytes, "expected": expected.size_bytes}
-        return message("mismatch.transfer", **place, group=group, **sizes)
     if sent.dtype and expected.dtype and sent.dtype != expected.dtype:
         types = {"sent": sent.dtype, "expected": expected.dtype}
         return message("mismatch.transfer_typed", **place, group=group, **types)
+    if sent.size_bytes > 0 and expected.size_bytes > 0 and sent.size_bytes != expected.size_bytes:
+        sizes = {"sent": sent.size_bytes, "expected": expected.size_bytes}
+        return message("mismatch.transfer", **place, group=group, **sizes)
     counts = {"sent": sent.elements, "expected": expected.elements}
     return message("mismatch.transfer_counted", **place, group=group, **counts)
 
 
 def _issued(trace: Trace, rank: int, what: Message, event_id: int) -> Message:
     """Return one end of a transfer, and where in the program, where that was recorded."""
-    calls = trace.frame("transfer_call")
-    own = calls.loc[(calls["rank"] == rank) & (calls["event_id"] == event_id), "place"]
-    place = next((place for place in own if isinstance(place, str) and place), None)
+    place = _place(trace, rank, event_id)
     if place is None:
         return message("mismatch.issued", ranks=(rank,), issue=what)
     return message("mismatch.issued_at", ranks=(rank,), issue=what, place=place)
+
+
+def _place(trace: Trace, rank: int, event_id: int) -> str | None:
+    calls = trace.frame("transfer_call")
+    own = calls.loc[(calls["rank"] == rank) & (calls["event_id"] == event_id), "place"]
+    return next((place for place in own if isinstance(place, str) and place), None)

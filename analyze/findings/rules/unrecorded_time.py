@@ -13,6 +13,7 @@ from ...tables.results import Finding
 from ...wording.message import Message, message
 from .bad_steps import bad_steps, per_step
 from .grading import MIN_COST, severity
+from .host import only_started
 
 MIN_UNRECORDED = 0.05
 """Share of the step from which it is worth a finding: logging and bookkeeping stay below it."""
@@ -30,7 +31,7 @@ def unrecorded_time(account: Account) -> Iterator[Finding]:
     """
     trace = account.trace
     sees_all = trace.capabilities.names_host_time and account.windows.detail is StepDetail.FULL
-    if not sees_all or trace.row_count("kernel"):
+    if not sees_all or trace.row_count("kernel") or only_started(account):
         return
     by_rank = account.ledger.by_step.groupby("rank")[["step_ns", UNATTRIBUTED]].sum()
     share = by_rank[UNATTRIBUTED] / by_rank["step_ns"]

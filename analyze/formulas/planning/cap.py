@@ -85,7 +85,7 @@ def check_cap(plan: JobPlan, text: str) -> dict[str, Any]:
 
 def leaner_jobs(job: PlannedJob) -> Iterator[tuple[str, PlannedJob]]:
     """Yield the job with settings that need less memory, one after the other, cheapest first."""
-    now, said = job, list[str]()
+    now, said = job, dict[str, str]()
     for name, change in (
         ("zero 1", {"zero": max(1, job.zero)}),
         ("sequence parallel", {"sequence_parallel": job.layout.tp > 1}),
@@ -100,5 +100,7 @@ def leaner_jobs(job: PlannedJob) -> Iterator[tuple[str, PlannedJob]]:
         after = replace(now, **change)
         if after != now:
             now = after
-            said.append(name)
-            yield ", ".join(said), now
+            # A later stage of ZeRO takes the place of an earlier one.
+            said.pop(next(iter(change)), None)
+            said[next(iter(change))] = name
+            yield ", ".join(said.values()), now

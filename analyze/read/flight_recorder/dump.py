@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -26,6 +26,7 @@ from ..files import DAMAGED_JSON, InputFile
 from ..kernel_names import collective_kind
 from ..kineto.groups import NamedGroup, parse_ranks
 from ..plain_pickle import load_plain
+from .operation import Operation
 from .values import elements_of, size_of, splits_of, to_dict, to_list, to_number, to_stamp, to_text
 
 MAX_BYTES = 64 << 20
@@ -39,6 +40,8 @@ _BY_OUTPUT = (CollectiveKind.ALL_GATHER, CollectiveKind.SCATTER)
 _MOST_FRAMES, _MOST_TEXT = 64, 300
 _STARTED = {"scheduled": False, "started": True, "completed": True}
 _FIRST_GROUP = "0"
+_COALESCED = "coalesced"
+"""How the name of the entry ends that stands for a coalesced call, and that has no sizes."""
 _LONGEST_MS = 86_400_000
 """A day: no collective that ended took longer."""
 _PICKLE_MAGIC = b"\x80"
@@ -54,43 +57,7 @@ class Oddity(Enum):
     UNREADABLE_MEMBERS = auto()
     ENTRY_WITHOUT_GROUP = auto()
     COALESCED_PART = auto()
-    """Has the number of its call, and counts with the first part of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One entry of the ring."""
-
-    record: int
-    """Position among all operations of the rank."""
-    group: str
-    """Name of the process group."""
-    seq: int
-    """Number among the collectives of the group; for a transfer among those of the rank in it."""
-    kind: CollectiveKind
-    direction: Direction | None
-    """Which end of a transfer it is; None for a collective."""
-    peer: int
-    """Other end of a transfer, as a number inside the group; -1 if unknown."""
-    size_bytes: int
-    dtype: str | None
-    created_ns: int
-    started_ns: int | None
-    completed_ns: int | None
-    is_complete: bool
-    is_started: bool | None
-    """Whether its device had begun it; None if the dump does not tell."""
-    input_bytes: int
-    output_bytes: int
-    input_splits: str | None
-    """Bytes of each tensor of an all-to-all of lists, one tensor a member; or elements, with that word behind."""
-    output_splits: str | None
-    elements: int | None
-    """Elements of the message, where its bytes are unknown: old versions keep no types."""
-    place: str | None
-    """Function, file and line of the program that issued it."""
-    duration_ns: int | None
-    """Length by events on the device, where the recorder had them."""
+    """Has the number of its call, and is added to the first part of it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -259,22 +226,81 @@ def _is_old(entry: Mapping[str, Any]) -> bool:
 def _operations(
     entries: Sequence[Mapping[str, Any]], oddities: Counter[Oddity]
 ) -> Iterator[Operation]:
-    """Yield the entries that can be read, each number of a group once.
+    """Yield the entries that can be read, each collective of a group once, each transfer by itself.
 
-    The parts of a coalesced call share one number.
+    The parts of a coalesced call share one number, and its own entry stands behind them. Only that one is
+    followed to its end: the state of the parts remains what it was when they were issued.
     """
-    seen: set[tuple[object, ...]] = set()
-    for entry in entries:
+    calls = dict(filter(None, map(_coalesced_call, entries)))
+    found: dict[tuple[object, ...], Operation] = {}
+    for at, entry in enumerate(entries):
+        own = _coalesced_call(entry)
         operation = _operation(entry)
+        if own is not None and (own[0][1] or own[0] in found):
+            continue
         if operation is None:
             oddities[Oddity.ENTRY_WITHOUT_GROUP] += 1
             continue
-        key = (operation.group, operation.direction, operation.seq, operation.peer)
-        if key in seen:
+        is_transfer = operation.direction is not None
+        number = (operation.group, is_transfer, operation.seq)
+        if own is None and (call := calls.get(number)) is not None:
+            operation = _with_end(operation, call)
+        key = (*number, at) if is_transfer else number
+        if key in found:
             oddities[Oddity.COALESCED_PART] += 1
-            continue
-        seen.add(key)
-        yield operation
+            operation = _merged(found[key], operation)
+        found[key] = operation
+    yield from found.values()
+
+
+def _coalesced_call(
+    entry: Mapping[str, Any],
+) -> tuple[tuple[str, bool, int], Mapping[str, Any]] | None:
+    """Return group, whether of transfers, and number of a coalesced call, with its entry; None of other entries."""
+    name = to_text(entry.get("profiling_name")).rpartition(":")[2]
+    group = _group_of(entry)
+    if group is None or not name.endswith(_COALESCED) or to_list(entry.get("input_sizes")):
+        return None
+    is_p2p = bool(entry.get("is_p2p"))
+    return (group[0], is_p2p, to_number(entry.get(_number_name(entry, is_p2p=is_p2p)))), entry
+
+
+def _with_end(part: Operation, call: Mapping[str, Any]) -> Operation:
+    """Return a part of a coalesced call as far as the call has come."""
+    completed_ns = to_stamp(call.get("time_discovered_completed_ns"))
+    is_known = completed_ns is not None or call.get("state") == "completed"
+    kind = collective_kind(to_text(call.get("profiling_name")).rpartition(":")[2])
+    return replace(
+        part,
+        kind=part.kind if kind is CollectiveKind.OTHER else kind,
+        started_ns=to_stamp(call.get("time_discovered_started_ns")),
+        completed_ns=completed_ns,
+        is_complete=is_known or call.get("retired") is True,
+        is_started=_STARTED.get(to_text(call.get("state"))),
+    )
+
+
+def _merged(first: Operation, part: Operation) -> Operation:
+    """Return two parts of a coalesced call as one operation: what it sends is what its parts send."""
+    input_bytes = first.input_bytes + part.input_bytes
+    output_bytes = first.output_bytes + part.output_bytes
+    # A part of unknown type makes the bytes of all unknown.
+    is_sized = bool(first.size_bytes and part.size_bytes)
+    elements = (first.elements or 0) + (part.elements or 0)
+    return replace(
+        first,
+        size_bytes=(output_bytes if first.kind in _BY_OUTPUT else input_bytes) * is_sized,
+        input_bytes=input_bytes,
+        output_bytes=output_bytes,
+        input_splits=None,
+        output_splits=None,
+        elements=None if is_sized else elements or None,
+        dtype=first.dtype if first.dtype == part.dtype else None,
+    )
+
+
+def _number_name(entry: Mapping[str, Any], *, is_p2p: bool) -> str:
+    return "seq_id" if _is_old(entry) else "p2p_seq_id" if is_p2p else "collective_seq_id"
 
 
 def _operation(entry: Mapping[str, Any]) -> Operation | None:
@@ -285,8 +311,7 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
     found = _TRANSFER.search(name)
     is_p2p = bool(entry.get("is_p2p", is_old and found is not None))
     transfer = found if is_p2p else None
-    number = "seq_id" if is_old else "p2p_seq_id" if is_p2p else "collective_seq_id"
-    seq = to_number(entry.get(number))
+    seq = to_number(entry.get(_number_name(entry, is_p2p=is_p2p)))
     if group is None or created_ns is None or seq < 0 or (is_p2p and not transfer):
         return None
     kind = collective_kind(name.rpartition(":")[2])

@@ -10,14 +10,15 @@ import pyarrow as pa
 
 from meshscope.probe.schema.columns import TableSpec
 from meshscope.probe.schema.imported_tables import COLLECTIVE_CALL, TRANSFER_CALL
-from meshscope.probe.schema.standstill_tables import PROGRESS
+from meshscope.probe.schema.standstill_tables import NO_GROUP, PROGRESS
 from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P, TABLES
 from meshscope.probe.schema.terms import Axis, Direction, TimeSource
 
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..kineto.groups import GroupIdentity
-from .dump import Dump, Operation
+from .dump import Dump
+from .operation import Operation
 
 
 class DumpTables(NamedTuple):
@@ -180,7 +181,7 @@ def _progress(
 
     The status of a group with transfers counts these too, differently on each
     member, so there only the ring tells. A member whose complete status does not
-    mention a group has issued nothing in it.
+    mention a group has issued nothing in it. A rank of which only transfers are known has one row of no group.
     """
     with_transfers = {
         groups.of(dump.rank, operation.group)
@@ -199,6 +200,9 @@ def _progress(
         for group_id in own if dump.is_status_whole else ():
             if group_id not in with_transfers:
                 last.setdefault(group_id, (0, 0))
+        if not last:
+            none = {"group_id": NO_GROUP, "issued_seq": None, "completed_seq": None}
+            yield {"rank": dump.rank, **none}
         for group_id, (issued, completed) in last.items():
             yield {
                 "rank": dump.rank,

@@ -46,16 +46,21 @@ def strided_ranks(first: object, stride: object, size: object) -> tuple[int, ...
 class GroupIdentity:
     """One id per distinct group: its name, with its ranks where ranks use a name twice.
 
+    Where each member has another name for the same members, as when ranks make different numbers of groups before, it
+    is the name that the first of them has.
+
     Args:
         found: For each rank of the capture, the groups that its file names.
     """
 
     def __init__(self, found: Mapping[int, Mapping[str, NamedGroup]]) -> None:
         self._found = found
+        self._names = _common_names(found)
         self._variants: dict[str, set[tuple[int, ...]]] = defaultdict(set)
         self._descriptions: dict[str, str] = {}
-        for groups in found.values():
-            for name, group in groups.items():
+        for rank, groups in found.items():
+            for own_name, group in groups.items():
+                name = self._names.get((rank, own_name), own_name)
                 self._descriptions[name] = self._descriptions.get(name) or group.description
                 if group.ranks:
                     self._variants[name].add(group.ranks)
@@ -63,7 +68,7 @@ class GroupIdentity:
     def of(self, rank: int, name: str) -> str:
         """Return the id of the group that one rank calls by a name."""
         group = self._found[rank].get(name)
-        return self._id(name, group.ranks if group else ())
+        return self._id(self._names.get((rank, name), name), group.ranks if group else ())
 
     def table(self, used: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
         """Return the rows of the group table: all groups that are listed or used.
@@ -93,6 +98,27 @@ class GroupIdentity:
     def _id(self, name: str, ranks: tuple[int, ...]) -> str:
         is_ambiguous = len(self._variants.get(name, ())) > 1
         return f"{name} ({_shorten(ranks)})" if is_ambiguous and ranks else name
+
+
+def _common_names(
+    found: Mapping[int, Mapping[str, NamedGroup]],
+) -> dict[tuple[int, str], str]:
+    """Return the name of a group on its first member, by rank and own name, where members name it differently.
+
+    Only if all members that are there list one group of that description and these members, and no two the same name.
+    """
+    names: dict[tuple[tuple[int, ...], str], list[tuple[int, str]]] = defaultdict(list)
+    for rank, groups in found.items():
+        for name, group in groups.items():
+            if group.ranks:
+                names[group.ranks, group.description].append((rank, name))
+    common: dict[tuple[int, str], str] = {}
+    for (members, _), uses in names.items():
+        users = sorted(rank for rank, _ in uses)
+        is_each_once = users == sorted(set(members) & found.keys())
+        if len(uses) > 1 and is_each_once and len({name for _, name in uses}) == len(uses):
+            common |= dict.fromkeys(uses, min(uses)[1])
+    return common
 
 
 def _shorten(members: tuple[int, ...]) -> str:

@@ -2,11 +2,13 @@
 
 from signal import SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
+import pyarrow as pa
 import pytest
 from tests.tables import trace_of
 
 from meshscope.analyze.account.hangs.ended import died_first
 from meshscope.analyze.findings.rules.hang import hang_findings
+from meshscope.probe.schema.standstill_tables import PROGRESS
 
 SECOND = 10**9
 BEGAN = 100 * SECOND
@@ -131,6 +133,21 @@ def test_signs_of_life_tell_how_long_was_waited():
     silent = next(hang_findings(broken_off({}, alive={0: 40, 1: 3}), 1e8))
     (said,) = (fact for fact in silent.evidence if fact.code == "hang.no_sign_of_life")
     assert said.values == {"rank": 1, "silent_ns": 37 * SECOND}
+
+
+def test_a_rank_that_held_the_interpreter_until_ctrl_c_was_waited_for():
+    """Fails when a hang in C code, which stops the signs of life too, is forgotten once somebody presses Ctrl-C."""
+    trace = broken_off(
+        {0: 21.0, 1: 20.5}, alive={0: 20.0, 1: -0.5}, statuses={0: SIGINT, 1: SIGINT}
+    )
+    progress = trace.frame("progress").assign(ended_by="KeyboardInterrupt")
+    table = PROGRESS.conform(pa.Table.from_pandas(progress, preserve_index=False))
+    trace = trace.with_tables({"progress": table})
+    (finding,) = hang_findings(trace, SECOND / 10)
+    assert (finding.kind, finding.where["ranks"], finding.severity) == ("hang", [1], "critical")
+    said = [str(one) for one in finding.evidence]
+    assert "The others waited at least 20.0 s" in said
+    assert any("Rank 1 gave no sign of life in the last 20.5 s" in one for one in said), said
 
 
 def test_a_rank_that_dies_while_nobody_waits_for_it_yet_is_named():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from tests.tables import trace_of
 
@@ -9,6 +10,8 @@ from meshscope.analyze.account.hangs.hang import wait_graph
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.analyze.findings.rules.hang import hang_findings
 from meshscope.analyze.findings.rules.silence import _silence
+from meshscope.probe.schema.standstill_tables import STANDING
+from meshscope.probe.schema.tables import COLLECTIVE
 
 DUMP = "flight_recorder"
 
@@ -368,3 +371,48 @@ def test_a_step_of_which_no_more_than_the_length_is_known_was_no_silence():
     assert _silence(trace_of(step=steps, span=spans), 0) == (965, 25)
     whole = [{**step, "detail": "full"} for step in steps]
     assert _silence(trace_of(step=whole, span=spans), 0) == (965, 2975)
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("/v/torch/distributed/distributed_c10d.py", "hang.unfinished"),
+        ("/job/data.py", "hang.absent"),
+    ],
+)
+def test_who_stands_in_what_all_have_issued_is_not_said_to_have_stayed_away(file, code):
+    """Fails when another root or tag, which is not recorded, sends the reader to data loading and locks."""
+    trace = own(last_end_ns=5_000)
+    rows = trace.frame("collective")
+    rows.loc[(rows["rank"] == 0) & (rows["seq"] == 2), "end_ns"] = 250
+    stack = {
+        "rank": 1,
+        "depth": 0,
+        "function": "broadcast",
+        "file": file,
+        "line": 7,
+        "goes_on": False,
+    }
+    trace = trace.with_tables(
+        {
+            "collective": COLLECTIVE.conform(pa.Table.from_pandas(rows, preserve_index=False)),
+            "standing": STANDING.conform(pa.Table.from_pylist([{**stack, "time_ns": 5}])),
+        }
+    )
+    (finding,) = findings_of(trace)
+    assert (finding.claim.code, finding.where["ranks"]) == (code, [1])
+
+
+def test_sends_and_receives_of_a_ring_that_all_were_issued_are_no_circle():
+    """Fails when ranks that send and receive side by side are called a deadlock."""
+    ends = [
+        (rank, way, (rank + by) % 3) for rank in range(3) for way, by in (("send", 1), ("recv", -1))
+    ]
+    p2p = [
+        {"rank": rank, "peer": peer, "direction": way, "group_id": "a", "seq": 0, "start_ns": 10,
+         "end_ns": None, "event_id": at, "source": "host_issue"}
+        for at, (rank, way, peer) in enumerate(ends)
+    ]  # fmt: skip
+    progress = {(rank, "a"): (0, 0) for rank in range(3)}
+    graph = wait_graph(dumped({"a": (0, 1, 2)}, progress, [], p2p))
+    assert (graph.ring, len(graph.stuck)) == ((), 3)

@@ -3,7 +3,7 @@
 import pytest
 from tests.tables import trace_of
 
-from meshscope.analyze.account.hangs.stacks import stack_messages, standing_at_the_end
+from meshscope.analyze.account.hangs.stacks import meeting, stack_messages, standing_at_the_end
 
 OWN = ["load", "/job/data.py", 33]
 MAIN = ["main", "/job/train.py", 90]
@@ -89,3 +89,26 @@ def test_hostile_names_are_shown_as_text():
     (found,) = words({0: note(["\x1b[2Jf" * 500, "a" * 5000 + ".py", 1])}, [0])
     assert "\x1b" not in found
     assert len(found) < 700
+
+
+def met(manifests, ranks=(0, 1, 2)):
+    """Return where ranks waited for the others to make a group."""
+    trace = trace_of(ranks=ranks, step=[{"dur_ns": 1}])
+    return meeting(trace.with_tables({"standing": standing_at_the_end(STEPS, manifests)}))
+
+
+JOIN = ["helper", "/v/site-packages/torch/distributed/distributed_c10d.py", 9]
+JOINS = [JOIN, ["init_process_group", JOIN[1], 8], MAIN]
+
+
+def test_who_did_not_come_to_make_the_group_is_named():
+    """Fails when a job that hangs in init_process_group shows three stacks and leaves it to the reader."""
+    found = met({0: note(*JOINS), 1: note(OWN, MAIN), 2: note(*JOINS)})
+    assert found == ("init_process_group", (0, 2), (1,))
+
+
+def test_where_all_wait_or_a_stack_is_unknown_nobody_is_named():
+    """Fails when a slow rendezvous blames a rank of which nothing is known."""
+    assert met({0: note(*JOINS), 1: note(*JOINS), 2: note(*JOINS)}) is None
+    assert met({0: note(*JOINS), 1: note(OWN, MAIN)}) is None
+    assert met({0: note(OWN), 1: note(OWN), 2: note(OWN)}) is None

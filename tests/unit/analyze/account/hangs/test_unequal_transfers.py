@@ -1,10 +1,12 @@
 """Transfers whose two ends gave different sizes or types: both ends are named, and no link."""
 
+import pyarrow as pa
 import pytest
 from tests.tables import trace_of
 
 from meshscope.analyze.account.hangs.unequal_transfers import unequal_transfers
 from meshscope.analyze.findings.rules.hang import hang_findings
+from meshscope.probe.schema.summary_tables import CALL_PLACE
 
 
 def broken_off(sent, expected, *, through=()):
@@ -152,3 +154,39 @@ def test_a_sender_that_went_on_is_named_with_the_receiver():
     assert (finding.where["ranks"], finding.cause) == ([0, 1], "mismatch_transfer")
     assert "8,000 bytes" in str(finding.claim)
     assert "PYTHONFAULTHANDLER=1" in str(finding.evidence[-1])
+
+
+@pytest.mark.parametrize(
+    ("begun", "causes"), [(7, ["mismatch_transfer"]), (6, [])], ids=["aligned", "shifted"]
+)
+def test_a_difference_that_ended_does_not_hide_a_later_open_one(begun, causes):
+    """Fails when a shorter message that went through hides the one that the job stands in, or shifted numbers accuse."""
+    sizes = {"send": (64, 64, 64, 96), "recv": (80, 64, 64, 48)}
+    rows = [
+        {
+            "rank": rank, "peer": 1 - rank, "direction": direction, "group_id": "a", "seq": seq, "event_id": seq,
+            "step": 5 if seq < 2 else 7 if direction == "send" or seq == 3 else begun, "size_bytes": size,
+            "dtype": "float32", "source": "host_issue", "issue_ns": 1000 * seq, "start_ns": 1000 * seq,
+            "end_ns": 1000 * seq + 9 if seq < 3 else None,
+        }
+        for rank, (direction, own) in enumerate(sizes.items())
+        for seq, size in enumerate(own)
+    ]  # fmt: skip
+    progress = [
+        {"rank": rank, "group_id": "a", "issued_seq": 0, "completed_seq": None} for rank in (0, 1)
+    ]
+    groups = [{"group_id": "a", "ranks": [0, 1]}]
+    place = {"group_id": "a", "dtype": "float32", "function": "f", "file": "t.py"}
+    places = [
+        {**place, "rank": 0, "kind": "send", "peer": 1, "size_bytes": 96, "line": 8},
+        {**place, "rank": 1, "kind": "recv", "peer": 0, "size_bytes": 48, "line": 9},
+    ]
+    trace = trace_of(ranks=(0, 1), group=groups, progress=progress, p2p=rows)
+    trace.tables["call_place"] = CALL_PLACE.conform(pa.Table.from_pylist(places))
+    found = [one for one in hang_findings(trace) if one.cause == "mismatch_transfer"]
+    assert [one.cause for one in found] == causes
+    if causes:
+        assert [str(one) for one in found[0].evidence[:2]] == [
+            "Rank 0: send of 96 bytes (float32), first at t.py:8 in f",
+            "Rank 1: recv of 48 bytes (float32), first at t.py:9 in f",
+        ]

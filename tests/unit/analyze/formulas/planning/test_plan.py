@@ -228,6 +228,9 @@ def test_a_cap_names_what_would_fit():
     assert not found["fits"]
     assert found["alternatives"][-1]["fits"]
     assert found["alternatives"][-1]["needed_bytes"] <= 20e9
+    changes = [row["change"] for row in check_cap(plan, "14GB")["alternatives"]]
+    assert "zero 1, recompute full" in changes
+    assert all(change.count("zero") < 2 for change in changes)
     with pytest.raises(ConfigError, match="is the least"):
         check_cap(plan, "1 GB")
     assert check_cap(plan, "80e9")["fits"]

@@ -274,3 +274,114 @@ def test_a_dump_is_diagnosed_and_reported_without_steps(tmp_path):
         assert "Rank 2 did not arrive" in text
     assert diagnosis_to_json(result)["findings"][0]["where"]["ranks"] == [2]
     assert any("when it was made" in limit for limit in texts(result.limits))
+
+
+def test_a_group_that_each_rank_names_differently_is_one(tmp_path):
+    """Fails when ranks that made other groups before read as ranks that wait in groups of their own."""
+    dumps = {}
+    for rank in (0, 1, 2):
+        name = str(10 + rank)
+        rows = [entry(1, group=(name, "dp"), state="completed"), entry(2, group=(name, "dp"))]
+        if rank == 2:
+            rows[1]["input_sizes"] = [[5, 8]]
+        groups = {name: {"name": name, "desc": "dp", "ranks": "[0, 1, 2]"}}
+        dumps[rank] = dump(rows, pg_config=groups)
+    trace = import_trace(write(tmp_path, dumps))
+    assert trace.frame("group")["group_id"].astype(str).tolist() == ["10"]
+    (finding,) = (one for one in diagnose(trace).findings if one.kind == "hang")
+    assert (finding.cause, finding.where["ranks"]) == ("mismatch_size", [2])
+
+
+def coalesced(seq, record, **state):
+    """Return the entry that stands for a coalesced call: no sizes, but the state of all its parts."""
+    none = {"input_sizes": [], "output_sizes": [], "input_dtypes": [], "output_dtypes": []}
+    is_p2p = state.pop("is_p2p", True)
+    numbers = {"p2p_seq_id": seq} if is_p2p else {"collective_seq_id": seq}
+    return entry(
+        seq,
+        "nccl:coalesced",
+        PIPELINE,
+        number=2,
+        record=record,
+        is_p2p=is_p2p,
+        **numbers,
+        **none,
+        **state,
+    )
+
+
+DONE = {
+    "state": "completed",
+    "retired": True,
+    "time_discovered_completed_ns": 1_700_000_000_000_900_000,
+}
+
+
+def batches(rank, peer, *ends):
+    """Return batches of a send and a receive; the recorder follows their calls only, so they remain scheduled."""
+    rows = []
+    for number, state in enumerate(ends, 1):
+        for name in (f"nccl:send {rank}->{peer}", f"nccl:recv {rank}<-{peer}"):
+            rows.append(entry(number, name, PIPELINE, number=2, record=len(rows)))
+        rows.append(coalesced(number, len(rows), **state))
+    return dump(rows, groups=("7",))
+
+
+def test_parts_of_a_batch_have_ended_when_their_call_has(tmp_path):
+    """Fails when every send that a healthy pipeline ever batched reads as one that never ended."""
+    found = import_trace(
+        write(tmp_path, {1: batches(0, 1, DONE, DONE, {}), 3: batches(1, 0, DONE, DONE, {})})
+    )
+    rows = found.frame("p2p")
+    assert (
+        rows.sort_values(["rank", "event_id"])["end_ns"].notna().tolist()
+        == ([True] * 4 + [False] * 2) * 2
+    )
+    assert not mentions(found, "without group or number")
+
+
+def test_a_ring_of_batches_is_no_deadlock(tmp_path):
+    """Fails when ranks that send and receive in one batch are said to wait for each other in a circle."""
+    claims = [
+        str(one.claim)
+        for one in diagnose(
+            import_trace(write(tmp_path, {1: batches(0, 1, DONE, {}), 3: batches(1, 0, DONE, {})}))
+        ).findings
+        if one.kind == "hang"
+    ]
+    assert len(claims) == 1
+    assert "Deadlock" not in claims[0]
+
+
+def test_two_messages_of_a_batch_to_one_peer_are_two(tmp_path):
+    """Fails when a receiver that takes them one by one is compared with the wrong one of them."""
+    send, receive = "nccl:send 0->1", "nccl:recv 1<-0"
+    rows = [
+        entry(1, send, PIPELINE, number=2, record=0),
+        entry(1, send, PIPELINE, number=2, record=1),
+    ]
+    rows[1]["input_sizes"] = [[2, 8]]
+    got = [entry(seq, receive, PIPELINE, number=2) for seq in (1, 2)]
+    got[1]["input_sizes"] = [[2, 8]]
+    dumps = {1: dump([*rows, coalesced(1, 2)], groups=("7",)), 3: dump(got, groups=("7",))}
+    trace = import_trace(write(tmp_path, dumps))
+    assert trace.frame("p2p").groupby("rank")["size_bytes"].apply(list).tolist() == [[64, 32]] * 2
+    assert "mismatch_transfer" not in {one.cause for one in diagnose(trace).findings}
+
+
+def test_all_parts_of_a_coalesced_call_are_compared(tmp_path):
+    """Fails when the second tensor of a coalesced all-reduce differs, and the call is said to agree."""
+    dumps = {}
+    for rank in (2, 3):
+        parts = [entry(1, record=0, state="completed")]
+        parts += [
+            entry(2, record=1 + at, input_sizes=[[size]]) for at, size in enumerate((4, 8 + rank))
+        ]
+        dumps[rank] = dump(parts, groups=("5",))
+    (finding,) = (
+        one for one in diagnose(import_trace(write(tmp_path, dumps))).findings if one.kind == "hang"
+    )
+    assert (finding.cause, finding.where["ranks"]) == ("mismatch_size", [2, 3])
+    assert ["28 bytes" in str(one) or "30 bytes" in str(one) for one in finding.evidence[:2]] == [
+        True
+    ] * 2
