@@ -26,8 +26,8 @@ from .launch_script import arguments_of_script
 from .megatron_settings import check_arguments, settings_of_megatron
 from .settings import SETTINGS
 
-_PRINTED = re.compile(r"^(?:\[?\w*\d+\]?: *)?\s*(\w+) \.{2,} (.*)$")
-"""A line of Megatron's list of arguments: ``  num_layers ............ 32``, after a rank or not."""
+_PRINTED = re.compile(r"^(?:.*[\s:\]])?(\w+) \.{2,} (.*)$")
+"""A line of Megatron's list of arguments: ``  num_layers ............ 32``, after a rank, a time or neither."""
 _YAML = re.compile(r"^(\s*)(?:--)?([A-Za-z_][\w-]*)\s*:(?:\s+(.*))?$")
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None, "": None}
 
@@ -43,9 +43,10 @@ def read_arguments(path: Path) -> dict[str, object]:
     if text.lstrip().startswith("{"):
         return _json(text, path)
     lines = text.splitlines()
-    printed = [match for line in lines if (match := _PRINTED.match(line))]
-    if printed:
-        return {match[1]: read_scalar(match[2]) for match in printed}
+    matches = [match for line in lines if (match := _PRINTED.match(line))]
+    printed = {match[1]: match[2] for match in matches}
+    if "num_layers" in printed:
+        return {name: read_scalar(value) for name, value in printed.items()}
     script = arguments_of_script(text)
     if script is not None:
         return {k: read_scalar(v) if isinstance(v, str) else v for k, v in script.items()}

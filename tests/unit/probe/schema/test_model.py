@@ -280,6 +280,80 @@ def test_megatron_experts_and_latent_attention():
         describe_model({**MEGATRON, "num_experts": 8, "moe_layer_freq": "__import__('os')"})
 
 
+@pytest.mark.parametrize("window", [(127, 0), [127, 0], "127,0", "(127, 0)", 127])
+def test_megatron_writes_its_window_in_many_ways(window):
+    """A window that is not understood would make attention 32 times as dear at 4k."""
+    model = describe_model({**MEGATRON, "window_size": window, "window_attn_skip_freq": 2})
+    assert (model.window, len(model.windowed_layers)) == (128, 16)
+    assert describe_model({**MEGATRON, "window_size": "-1,0"}).window == 0
+
+
+def test_a_window_that_cannot_be_read_is_refused():
+    """The whole sequence would be counted in the place of a window."""
+    with pytest.raises(ConfigError, match="window_size"):
+        describe_model({**MEGATRON, "window_size": "wide"})
+
+
+def test_names_of_megatron_deepspeed_count():
+    """Heads of keys, top-k and layers of experts would be those of Megatron-LM's defaults."""
+    plain = {name: value for name, value in MEGATRON.items() if "quer" not in name}
+    dense = {**plain, "num_key_value_heads": 4, "num_experts": [1], "deepspeed": True}
+    assert describe_model(dense).kv_heads == 4
+    assert describe_model({**dense, "group_query_attention": False}).kv_heads == 4
+    sparse = {**dense, "num_experts": [64], "topk": 1, "expert_interval": 2}
+    model = describe_model(sparse)
+    assert (model.experts, model.experts_per_token) == (64, 1)
+    assert model.dense_layers == tuple(range(0, 32, 2))
+    assert describe_model({**sparse, "mlp_type": "residual"}).shared_ffn_size == 14336
+
+
+def test_names_of_nemo_count():
+    """A gate that the function's name says would be left out: a third of the MLP."""
+    plain = {name: MEGATRON[name] for name in MEGATRON if name not in ("swiglu", "seq_length")}
+    model = describe_model(
+        {**plain, "activation": "fast-swiglu", "bias": False, "encoder_seq_length": 8192}
+    )
+    assert model == describe_model(MEGATRON)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"hybrid_attention_ratio": 0.08},
+        {"is_hybrid_model": True},
+        {"experimental_attention_variant": "gated_delta_net"},
+        {"linear_attention_freq": 4},
+        {"attention_output_gate": True},
+        {"moe_latent_size": 1024},
+        {"heterogeneous_layers_config_path": "layers.json"},
+        {"encoder_num_layers": 12},
+        {"decoder_num_layers": 32},
+        {"program": "pretrain_bert"},
+        {"spec": ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_other_layers_of_megatron_are_refused(other):
+    """Layers without attention, or with another one, would count as a decoder's."""
+    with pytest.raises(ConfigError, match="has layers of the kind"):
+        describe_model({**MEGATRON, **other})
+
+
+def test_arguments_that_build_no_other_layers_are_no_obstacle():
+    """The list that Megatron prints names all its arguments: no decoder would be known."""
+    unset = {
+        "hybrid_attention_ratio": 0.0,
+        "is_hybrid_model": False,
+        "experimental_attention_variant": None,
+        "attention_output_gate": False,
+        "encoder_num_layers": 32,
+        "decoder_num_layers": None,
+        "spec": None,
+        "program": "pretrain_gpt",
+    }
+    assert describe_model({**MEGATRON, **unset}) == describe_model(MEGATRON)
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [

@@ -96,3 +96,61 @@ def test_what_a_script_computes_is_named(tmp_path):
 def test_other_texts_are_no_scripts(text):
     """Fails when YAML is read as a command line."""
     assert arguments_of_script(text) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "layers"),
+    [
+        ("LAYERS=${LAYERS:-24}", "24"),
+        ("A=1; LAYERS=24; B=2", "24"),
+        ("LAYERS=12\nLAYERS=24", "24"),
+        ('if [ -z "$LAYERS" ]; then LAYERS=24; fi', "24"),
+        ("if [ $SIZE = 7B ]; then\nLAYERS=32\nelse\nLAYERS=40\nfi", "$LAYERS"),
+        ("case $1 in\n  7b) LAYERS=32;;\n  13b) LAYERS=40;;\nesac", "$LAYERS"),
+        ("LAYERS=32\n[[ $SIZE = 13B ]] && LAYERS=40", "$LAYERS"),
+        ("if [ $SIZE = 7B ]; then\nLAYERS=32\nfi\nLAYERS=24", "24"),
+    ],
+)
+def test_what_branches_set_is_taken_where_they_agree(lines, layers):
+    """Fails when the model of one branch is planned and that of another one runs."""
+    found = arguments_of_script(f"{lines}\nrun.py --num-layers $LAYERS --hidden-size 64")
+    assert found["num_layers"] == layers
+
+
+def test_arguments_that_branches_leave_open_are_named(tmp_path):
+    """Fails when the last of the sizes in a script is planned, whatever size was asked for."""
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "if [ $SIZE = 7B ]; then\nARGS=(--num-layers 32 --hidden-size 64)\n"
+        "else\nARGS=(--num-layers 40 --hidden-size 64)\nfi\n"
+        "run.py ${ARGS[@]} --num-attention-heads 2 --seq-length 8 --vocab-size 64"
+    )
+    with pytest.raises(ConfigError, match="num_layers: '32 or 40'"):
+        read_model_file(path)
+
+
+@pytest.mark.parametrize("program", ["bert", "t5", "mamba", "vlm", "vision_classify", "retro"])
+def test_programs_of_other_models_are_refused(tmp_path, program):
+    """Fails when an encoder, or layers without attention, are counted as those of a decoder."""
+    path = tmp_path / "train.sh"
+    path.write_text(
+        f"torchrun pretrain_{program}.py --num-layers 2 --hidden-size 64 --num-attention-heads 2 "
+        "--seq-length 8 --vocab-size 64"
+    )
+    with pytest.raises(ConfigError, match=f"program: has layers of the kind 'pretrain_{program}'"):
+        read_model_file(path)
+
+
+@pytest.mark.parametrize("prefix", ["", "0: ", "[default0]:", "0: 2026-01-01 12:00:00 INFO "])
+def test_the_printed_list_is_read_after_any_prefix(tmp_path, prefix):
+    """Fails when the log of a launcher that puts a rank or a time before each line is refused."""
+    sizes = {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "seq_length": 8,
+        "padded_vocab_size": 64,
+    }
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"{prefix}  {name} ........ {size}\n" for name, size in sizes.items()))
+    assert read_model_file(path).model["num_layers"] == 2
