@@ -190,6 +190,8 @@ def _named(content: Mapping[str, Any], path: Path) -> ModelFile:
         )
         longest = longest if isinstance(longest, int) else 0
         return ModelFile(model=fields_of_hugging_face(values, where), settings={}, longest=longest)
+    if "dim" in values and "n_layers" in values:
+        return ModelFile(model=model_fields(values, where), settings={})
     plain = {_plain_name(name): _plain_value(value) for name, value in values.items()}
     if "num_attention_heads" in plain or "padded_vocab_size" in plain:
         check_arguments(plain, where)

@@ -33,7 +33,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "granitemoe", "smollm3"), LLAMA),
     **dict.fromkeys(("aria_text", "axk1", "glm4_moe_lite", "granitemoeshared"), LLAMA),
     **dict.fromkeys(("granite_swa", "granitemoe_swa", "solar_open", "exaone4"), LLAMA),
-    **dict.fromkeys(("bitnet", "minimax_m2"), LLAMA),
+    **dict.fromkeys(("bitnet", "minimax_m2", "minicpm3", "deepseek"), LLAMA),
+    **dict.fromkeys(("internlm2", "baichuan", "xverse", "orion", "aquila"), LLAMA),
     **dict.fromkeys(("internlm3", "seed_oss", "exaone", "minicpm", "llama4_text"), LLAMA),
     **dict.fromkeys(("qwen2", "qwen2_moe"), _QWEN2),
     **dict.fromkeys(("exaone_moe", "flex_olmo", "hy_v3", "mellum"), _QWEN3),
@@ -81,7 +82,7 @@ LEARNED_POSITIONS = frozenset({"gpt2", "gpt_bigcode", "opt", "biogpt"})
 
 _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "num_heads": ("num_attention_heads", "n_head", "n_heads"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
     "ffn_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
@@ -113,9 +114,9 @@ _COUNTS = (
 """Names that hold whole numbers, in all families."""
 _SWITCHES = ("tie_word_embeddings", "attention_bias", "use_qkv_bias", "mlp_bias", "use_qk_norm")
 _COUNTS_OR_LISTS = ("moe_intermediate_size", "moe_layer_freq")
-_COUNTS_OR_NONE = ("sliding_window", "moe_layer_end_index", "sliding_window_pattern")
+_COUNTS_OR_NONE = ("sliding_window", "moe_layer_end_index")
 """Some configs write -1 for none."""
-_LISTS = ("mlp_only_layers", "moe_layers", "mlp_layer_types", "layer_types")
+_LISTS = ("no_rope_layers", "mlp_only_layers", "moe_layers", "mlp_layer_types", "layer_types")
 
 _REFUSED = {
     "vision_config": message("refused.vision_tower"),
@@ -126,7 +127,19 @@ _REFUSED = {
     "state_size": message("refused.no_attention"),
     "linear_num_key_heads": message("refused.linear_attention"),
     "hybrid_override_pattern": message("refused.no_attention"),
+    "linear_attn_config": message("refused.linear_attention"),
+    "cross_attention_layers": message("refused.cross_attention"),
+    "add_cross_attention": message("refused.cross_attention"),
+    "index_topk": message("refused.sparse_attention"),
+    "lambda_std_dev": message("refused.differential_attention"),
+    "num_codebooks": message("refused.other_head"),
+    "num_code_groups": message("refused.other_head"),
 }
+OTHER_HEADS = (
+    *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    *("ForMultipleChoice", "RewardModel"),
+)
+"""How classes end whose head is not over the vocabulary."""
 _STATE_IT = message("advice.state_sizes_under_model")
 
 
@@ -143,6 +156,7 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
     for name, what in _REFUSED.items():
         if config.get(name):
             raise ConfigError(what, where=f"{where}: {name}", remedy=_STATE_IT)
+    _refuse_other_ends(config, where)
     family = str(config.get("model_type") or "")
     built = FAMILIES.get(family)
     if built is None:
@@ -170,6 +184,23 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
         found.pop("experts_per_token", None)
     _window(config, family, found)
     return found
+
+
+def _refuse_other_ends(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a head that is not over the vocabulary, and an embedding of a width of its own (OPT 350M)."""
+    classes = config.get("architectures")
+    for name in classes if isinstance(classes, list) else ():
+        if str(name).endswith(OTHER_HEADS):
+            raise ConfigError(
+                message("refused.other_head"), where=f"{where}: architectures", remedy=_STATE_IT
+            )
+    width = config.get("word_embed_proj_dim")
+    if width is not None and width != config.get("hidden_size"):
+        raise ConfigError(
+            message("refused.embedding_width"),
+            where=f"{where}: word_embed_proj_dim",
+            remedy=_STATE_IT,
+        )
 
 
 def _one_of_each(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -324,6 +355,11 @@ def _window(config: Mapping[str, Any], family: str, found: dict[str, object]) ->
             )
         name = "attention_chunk_size" if "chunked_attention" in kinds else "sliding_window"
         chosen = [layer for layer in range(layers) if kinds[layer] in _WINDOWED]
+    elif family == "llama4_text":
+        name, is_chunked = "attention_chunk_size", config.get("no_rope_layers") or ()
+        chosen = [
+            n for n in range(layers) if (is_chunked[n] if n < len(is_chunked) else (n + 1) % 4)
+        ]
     else:
         name = "sliding_window"
         chosen = [layer for layer in range(layers) if _slides(config, family, layer)]
@@ -331,6 +367,7 @@ def _window(config: Mapping[str, Any], family: str, found: dict[str, object]) ->
     if isinstance(window, int) and window > 0 and chosen:
         found["window"] = window
         found["windowed_layers"] = chosen
+        found["chunked"] = name == "attention_chunk_size"
 
 
 _WINDOWED = ("sliding_attention", "chunked_attention")
@@ -345,6 +382,8 @@ def _slides(config: Mapping[str, Any], family: str, layer: int) -> bool:
             config.get("max_window_layers") or 0
         )
     every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+    if isinstance(every, str) and every:
+        return every[layer % len(every)] == "L"
     if every is None:
         every = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6, "cohere2": 4}.get(family)
     return not isinstance(every, int) or every < 1 or bool((layer + 1) % every)

@@ -110,6 +110,30 @@ def test_a_window_bounds_what_a_token_sees():
     assert flops_per_token(model, "causal") - of_weights == pytest.approx(causal, rel=1e-3)
 
 
+def test_chunks_begin_anew():
+    """Chunked attention would count like a window that moves along: 4 % too much of Llama 4 at 16k."""
+    chunked = {**LLAMA3, "seq_len": 20_000, "window": 8192, "chunked": True}
+    model = describe_model(chunked)
+    mean = sum(t % 8192 for t in range(20_000)) / 20_000
+    of_weights = flops_per_token(model, "no_attention")
+    causal = 12 * 4096 * 32 * mean
+    assert flops_per_token(model, "causal") - of_weights == pytest.approx(causal, rel=1e-3)
+    assert flops_per_token(model) - of_weights == pytest.approx(2 * causal, rel=1e-3)
+    short = describe_model({**chunked, "seq_len": 4096})
+    assert flops_per_token(short) == flops_per_token(describe_model({**LLAMA3, "seq_len": 4096}))
+
+
+def test_layers_with_a_window_are_read_from_what_a_config_has():
+    """A config that lists no layer types would have a window in all layers, or be refused."""
+    windowed = _LIKE_LLAMA | {"sliding_window": 8, "sliding_window_pattern": "LLLG"}
+    assert describe_model(windowed, seq_len=128).windowed_layers == (0, 1, 2)
+    chunks = _LIKE_LLAMA | {"model_type": "llama4_text", "attention_chunk_size": 8}
+    model = describe_model(chunks, seq_len=128)
+    assert (model.windowed_layers, model.window, model.chunked) == ((0, 1, 2), 8, True)
+    stated = describe_model(chunks | {"no_rope_layers": [0, 1, 1, 1]}, seq_len=128)
+    assert stated.windowed_layers == (1, 2, 3)
+
+
 def test_latent_attention_and_first_dense_layers():
     """DeepSeek-V3 would not have its 671 thousand million parameters, or FLOPs of full heads."""
     config = {
@@ -215,8 +239,17 @@ def test_a_count_for_each_layer_is_one_where_all_are_alike():
             },
             "linear_attention",
         ),
+        (_LIKE_LLAMA | {"cross_attention_layers": [3]}, "cross attention"),
+        (_LIKE_LLAMA | {"index_topk": 2048}, "sparse attention"),
+        (_LIKE_LLAMA | {"lambda_std_dev": 0.1}, "differential attention"),
+        (_LIKE_LLAMA | {"num_codebooks": 8}, "another head"),
+        (_LIKE_LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, "another head"),
+        (_LIKE_LLAMA | {"word_embed_proj_dim": 128}, "another width"),
     ],
-    ids=["t5", "mamba", "vision", "unknown", "experts of an unknown one", "linear"],
+    ids=[
+        *("t5", "mamba", "vision", "unknown", "experts of an unknown one", "linear", "cross"),
+        *("sparse", "differential", "codes", "classifier", "embedding"),
+    ],
 )
 def test_what_no_formula_counts_is_refused(config, word):
     """A guess would be a wrong MFU instead of none."""
