@@ -28,6 +28,7 @@ from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .launch_delays import clock_notes
 from .overhead import overhead_notes, several_devices, with_overhead_notes
+from .repeated_events import without_repeated_events
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table, write_rank_tables
 from .side_streams import separated, unknown_notes
@@ -107,7 +108,8 @@ def read_rank_file(
         if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):
             raise _without_events(roles, notes, file.label)
         roles, far = without_far_events(roles, file.label)
-        notes += far
+        roles, repeated = without_repeated_events(roles)
+        notes += [*far, *repeated]
         refuse_other_unit(roles, file.label)
         _refuse_merged(roles, file.label)
         info = header.distributed_info or DistributedInfo()
