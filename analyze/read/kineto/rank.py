@@ -209,7 +209,7 @@ def _without_events(roles: RoledEvents, notes: list[Limit], where: str) -> Trace
 
 
 def _refuse_merged(roles: RoledEvents, where: str) -> None:
-    """Refuse a file in which a tool has joined the events of several ranks.
+    """Refuse a file that holds the events of several ranks: joined by a tool, or written by several.
 
     Raises:
         TraceFormatError: It is such a file.
@@ -217,6 +217,12 @@ def _refuse_merged(roles: RoledEvents, where: str) -> None:
     if len(roles.merged_ranks) > 1:
         raise TraceFormatError(
             message("refused.merged_ranks", ranks=len(roles.merged_ranks)),
+            where=where,
+            remedy=message("advice.file_that_rank_wrote"),
+        )
+    if len(roles.processes) > 1:
+        raise TraceFormatError(
+            message("refused.several_processes", processes=list(roles.processes)),
             where=where,
             remedy=message("advice.file_that_rank_wrote"),
         )
