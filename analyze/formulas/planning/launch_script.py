@@ -84,7 +84,7 @@ def _without_itself(name: str, values: list[str]) -> list[str]:
 def _value(text: str, known: dict[str, str | None]) -> str | bool:
     value = _unquoted(text)
     if "(" not in value:
-        value = value.rstrip(")")
+        value = value.rstrip(");")
     if (
         not value
         or _ARGUMENTS.fullmatch(value)

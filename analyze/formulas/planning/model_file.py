@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from .settings import SETTINGS
 _PRINTED = re.compile(r"^(?:.*[\s:\]])?(\w+) \.{2,} (.*)$")
 """A line of Megatron's list of arguments: ``  num_layers ............ 32``, after a rank, a time or neither."""
 _YAML = re.compile(r"^(\s*)(?:--)?([A-Za-z_][\w-]*)\s*:(?:\s+(.*))?$")
+_ITEM = re.compile(r"^\s*-\s+(\S.*)$")
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None, "": None}
 
 
@@ -50,17 +51,34 @@ def read_arguments(path: Path) -> dict[str, object]:
     script = arguments_of_script(text)
     if script is not None:
         return {k: read_scalar(v) if isinstance(v, str) else v for k, v in script.items()}
-    found = {
-        match[2].replace("-", "_"): read_scalar(match[3] or "")
-        for line in lines
-        if not line.lstrip().startswith("#") and (match := _YAML.match(line))
-    }
+    found = _flat_yaml(lines)
     if not found:
         raise ConfigError(
             message("refused.no_named_values"),
             where=str(path),
             remedy=message("advice.argument_files"),
         )
+    return found
+
+
+def _flat_yaml(lines: Iterable[str]) -> dict[str, object]:
+    """Return the scalars and lists by their own names, wherever they are nested."""
+    found: dict[str, object] = {}
+    items: list[object] | None = None
+    for line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        named, item = _YAML.match(line), _ITEM.match(line)
+        if named is not None:
+            # A comment ends the line, and may be all of it.
+            name, text = named[2].replace("-", "_"), f" {named[3] or ''}".split(" #", 1)[0].strip()
+            found[name], items = read_scalar(text), None
+            if not text:
+                # A list may follow, an item a line.
+                items = []
+        elif item is not None and items is not None:
+            items.append(read_scalar(item[1]))
+            found[name] = items
     return found
 
 

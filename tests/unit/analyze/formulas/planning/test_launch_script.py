@@ -60,6 +60,7 @@ def test_a_model_is_read_from_a_launch_script(tmp_path):
     ("line", "name", "value"),
     [
         ("--seq-length=8192", "seq_length", "8192"),
+        ("--seq-length 8192); fi", "seq_length", "8192"),
         ("--swiglu | tee log", "swiglu", True),
         ("--swiglu ${OUTPUT_ARGS}", "swiglu", True),
         ("--moe-layer-freq ([0]*3+[1]*58)", "moe_layer_freq", "([0]*3+[1]*58)"),
@@ -154,3 +155,15 @@ def test_the_printed_list_is_read_after_any_prefix(tmp_path, prefix):
     path = tmp_path / "train.log"
     path.write_text("".join(f"{prefix}  {name} ........ {size}\n" for name, size in sizes.items()))
     assert read_model_file(path).model["num_layers"] == 2
+
+
+def test_lists_of_yaml_may_have_an_item_a_line(tmp_path):
+    """Fails when a window, or the layers with experts, are left out as yaml.dump writes them."""
+    path = tmp_path / "model.yaml"
+    path.write_text(
+        "model:\n  num_layers: 2\n  hidden_size: 64\n  num_attention_heads: 2\n  seq_length: 8\n"
+        "  vocab_size: 64\n  window_size:\n  - 3\n  - 0\n  num_moe_experts: 4\n"
+        "  moe_layer_freq:  # none first\n\n    - 0\n    - 1\noptimizer:\n  betas:\n  - 0.9\n  - 0.95\n"
+    )
+    model = read_model_file(path).model
+    assert (model["window"], model["dense_layers"]) == (4, [0])
