@@ -17,7 +17,14 @@ from ...wording.limits import Limit
 from ...wording.message import message
 from ..files import InputFile
 from ..reading import OnBytes, ignore_bytes
-from .columns import DeviceLinks, StepWindows, device_links, repeated_marks, step_windows
+from .columns import (
+    DeviceLinks,
+    StepWindows,
+    device_links,
+    repeated_marks,
+    step_windows,
+    threads_of_a_step,
+)
 from .communication import IssueContext, RankCommunication, rank_communication
 from .cut_files import whole_steps
 from .device_windows import first_step_work, until_device_is_done
@@ -223,6 +230,13 @@ def _refuse_merged(roles: RoledEvents, where: str) -> None:
     if len(roles.processes) > 1:
         raise TraceFormatError(
             message("refused.several_processes", processes=list(roles.processes)),
+            where=where,
+            remedy=message("advice.file_that_rank_wrote"),
+        )
+    threads = threads_of_a_step(roles)
+    if threads:
+        raise TraceFormatError(
+            message("refused.marks_of_several", threads=threads),
             where=where,
             remedy=message("advice.file_that_rank_wrote"),
         )

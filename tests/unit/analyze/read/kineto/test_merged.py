@@ -147,5 +147,9 @@ def test_processes_that_name_no_rank_are_not_read_as_one(tmp_path):
     path = write_file(tmp_path / "joined.json", events)
     with pytest.raises(TraceFormatError, match=r"several processes \(100, 101\)"):
         import_trace(path)
+    # In containers each process may have the same number.
+    alike = [item | {"pid": 1} for item in events]
+    with pytest.raises(TraceFormatError, match=r"several threads at once \(100, 101\)"):
+        import_trace(write_file(tmp_path / "joined.json", alike))
     own = [item for item in events if item["pid"] == 100] * 40
     import_trace(write_file(tmp_path / "own.json", [*own, events[4]]))
