@@ -288,6 +288,13 @@ def _attention(config: Mapping[str, Any], family: str, found: dict[str, object])
     if family == "mpt":
         ratio = int(config.get("expansion_ratio") or 4)
         found["ffn_size"] = ratio * int(config.get("d_model") or 0)
+        inside, mlp = (config.get(name) or {} for name in ("attn_config", "ffn_config"))
+        kind = inside.get("attn_type") if isinstance(inside, Mapping) else None
+        if kind == "multiquery_attention":
+            found["kv_heads"] = 1
+        elif kind == "grouped_query_attention":
+            found["kv_heads"] = inside.get("kv_n_heads")
+        found["gated"] = isinstance(mlp, Mapping) and "glu" in str(mlp.get("ffn_type"))
 
 
 def _experts(config: Mapping[str, Any], family: str, found: dict[str, object]) -> None:
@@ -296,7 +303,9 @@ def _experts(config: Mapping[str, Any], family: str, found: dict[str, object]) -
     ffn = found.get("ffn_size")
     width = config.get("moe_intermediate_size") or ffn
     if isinstance(width, list):
-        width = width[0] if len(set(width)) == 1 else None
+        of_layers = set(map(str, width))
+        width = width[0] if len(of_layers) == 1 else width
+        check_counts({"moe_intermediate_size": width}, ("moe_intermediate_size",), "model")
     found["expert_ffn_size"] = width
     count = _first(config, _SHARED)
     shared = _first(config, ("shared_expert_intermediate_size", "shared_intermediate_size"))

@@ -123,6 +123,24 @@ def test_chunks_begin_anew():
     assert flops_per_token(short) == flops_per_token(describe_model({**LLAMA3, "seq_len": 4096}))
 
 
+def test_experts_of_unlike_widths_are_refused():
+    """The width of the dense MLP would be taken for that of every expert."""
+    experts = {"num_experts": 8, "moe_topk": 2, "moe_intermediate_size": [64, 64, 32, 64]}
+    with pytest.raises(ConfigError, match="moe_intermediate_size"):
+        describe_model(_LIKE_LLAMA | {"model_type": "hunyuan_v1_moe"} | experts, seq_len=128)
+
+
+def test_mpt_states_its_parts_inside_of_others():
+    """Heads of keys would be too many, and a gate would be missing."""
+    mpt = {"model_type": "mpt", "d_model": 64, "n_heads": 8, "n_layers": 2, "vocab_size": 100}
+    one = describe_model(mpt | {"attn_config": {"attn_type": "multiquery_attention"}}, seq_len=8)
+    assert one.kv_heads == 1
+    grouped = {"attn_type": "grouped_query_attention", "kv_n_heads": 2}
+    gated = {"attn_config": grouped, "ffn_config": {"ffn_type": "mptglu"}}
+    model = describe_model(mpt | gated, seq_len=8)
+    assert (model.kv_heads, model.gated) == (2, True)
+
+
 def test_layers_with_a_window_are_read_from_what_a_config_has():
     """A config that lists no layer types would have a window in all layers, or be refused."""
     windowed = _LIKE_LLAMA | {"sliding_window": 8, "sliding_window_pattern": "LLLG"}
