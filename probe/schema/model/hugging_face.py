@@ -189,7 +189,7 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
 def _refuse_other_ends(config: Mapping[str, Any], where: str) -> None:
     """Refuse a head that is not over the vocabulary, and an embedding of a width of its own (OPT 350M)."""
     classes = config.get("architectures")
-    for name in classes if isinstance(classes, list) else ():
+    for name in classes if isinstance(classes, list) else (classes or "",):
         if str(name).endswith(OTHER_HEADS):
             raise ConfigError(
                 message("refused.other_head"), where=f"{where}: architectures", remedy=_STATE_IT
@@ -354,7 +354,13 @@ def _window(config: Mapping[str, Any], family: str, found: dict[str, object]) ->
     """Add the sliding window and the layers that have it."""
     layers = int(str(found.get("num_layers", 0)))
     kinds = config.get("layer_types")
-    if isinstance(kinds, list) and len(kinds) >= layers:
+    if isinstance(kinds, list) and 0 < len(kinds) < layers:
+        raise ConfigError(
+            message("refused.moe_pattern", count=len(kinds), layers=layers),
+            where="layer_types",
+            remedy=_STATE_IT,
+        )
+    if isinstance(kinds, list) and kinds:
         other = sorted(set(map(str, kinds)) - set(_WINDOWED) - {"full_attention"})
         if other:
             raise ConfigError(

@@ -263,10 +263,11 @@ def test_a_count_for_each_layer_is_one_where_all_are_alike():
         (_LIKE_LLAMA | {"num_codebooks": 8}, "another head"),
         (_LIKE_LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, "another head"),
         (_LIKE_LLAMA | {"word_embed_proj_dim": 128}, "another width"),
+        (_LIKE_LLAMA | {"layer_types": ["full_attention"]}, "names 1 layers of 4"),
     ],
     ids=[
         *("t5", "mamba", "vision", "unknown", "experts of an unknown one", "linear", "cross"),
-        *("sparse", "differential", "codes", "classifier", "embedding"),
+        *("sparse", "differential", "codes", "classifier", "embedding", "kinds"),
     ],
 )
 def test_what_no_formula_counts_is_refused(config, word):
