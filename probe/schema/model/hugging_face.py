@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..message import message
+from .hugging_face_windows import add_window
 from .stated import MOST_LAYERS, check_counts, check_lists, check_switches
 
 LLAMA: dict[str, object] = {"gated": True}
@@ -182,7 +183,7 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
         _experts(config, family, found)
     else:
         found.pop("experts_per_token", None)
-    _window(config, family, found)
+    add_window(config, family, found, _STATE_IT)
     return found
 
 
@@ -219,6 +220,8 @@ def _check(config: Mapping[str, Any], where: str) -> None:
     check_counts(config, _NAMES["num_layers"], where, least=1, most=MOST_LAYERS)
     check_counts(config, _COUNTS, where)
     check_counts(config, _COUNTS_OR_NONE, where, least=-1)
+    if not isinstance(config.get("sliding_window_pattern"), str):
+        check_counts(config, ("sliding_window_pattern",), where, least=-1)
     check_switches(config, _SWITCHES, where)
     lists = [name for name in _COUNTS_OR_LISTS if isinstance(config.get(name), list)]
     check_counts(config, set(_COUNTS_OR_LISTS).difference(lists), where)
@@ -348,57 +351,3 @@ def _is_sparse(config: Mapping[str, Any], layer: int, layers: int) -> bool:
     if isinstance(often, list) and len(often) >= layers:
         return bool(often[layer])
     return not (isinstance(often, int) and often > 1 and layer % often)
-
-
-def _window(config: Mapping[str, Any], family: str, found: dict[str, object]) -> None:
-    """Add the sliding window and the layers that have it."""
-    layers = int(str(found.get("num_layers", 0)))
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list) and 0 < len(kinds) < layers:
-        raise ConfigError(
-            message("refused.moe_pattern", count=len(kinds), layers=layers),
-            where="layer_types",
-            remedy=_STATE_IT,
-        )
-    if isinstance(kinds, list) and kinds:
-        other = sorted(set(map(str, kinds)) - set(_WINDOWED) - {"full_attention"})
-        if other:
-            raise ConfigError(
-                message("refused.kind_of_layers", kind=other[0]),
-                where="layer_types",
-                remedy=_STATE_IT,
-            )
-        name = "attention_chunk_size" if "chunked_attention" in kinds else "sliding_window"
-        chosen = [layer for layer in range(layers) if kinds[layer] in _WINDOWED]
-    elif family == "llama4_text":
-        name, is_chunked = "attention_chunk_size", config.get("no_rope_layers") or ()
-        chosen = [
-            n for n in range(layers) if (is_chunked[n] if n < len(is_chunked) else (n + 1) % 4)
-        ]
-    else:
-        name = "sliding_window"
-        chosen = [layer for layer in range(layers) if _slides(config, family, layer)]
-    window = config.get(name)
-    if isinstance(window, int) and window > 0 and chosen:
-        found["window"] = window
-        found["windowed_layers"] = chosen
-        found["chunked"] = name == "attention_chunk_size"
-
-
-_WINDOWED = ("sliding_attention", "chunked_attention")
-
-
-def _slides(config: Mapping[str, Any], family: str, layer: int) -> bool:
-    """Return whether a layer has the window, for configs that list no layer types."""
-    if config.get("use_sliding_window") is False:
-        return False
-    if family.startswith("qwen"):
-        return bool(config.get("use_sliding_window")) and layer >= int(
-            config.get("max_window_layers") or 0
-        )
-    every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
-    if isinstance(every, str) and every:
-        return every[layer % len(every)] == "L"
-    if every is None:
-        every = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6, "cohere2": 4}.get(family)
-    return not isinstance(every, int) or every < 1 or bool((layer + 1) % every)
