@@ -18,7 +18,7 @@ _PEAKS: tuple[tuple[str, float, str], ...] = (
     (r"\bH200\b.*\bNVL\b", 835, _BF16),
     (r"\bH200\b", 989, _BF16),
     (r"\bH[18]00\b.*\bNVL\b", 835, _BF16),
-    (r"\bH[18]00\b.*\bPCIe\b", 756, _BF16),
+    (r"\bH[18]00\b.*\b(PCIe|HBM2e)\b", 756, _BF16),
     (r"\bH[18]00\b", 989, _BF16),
     (r"\bH20\b", 148, _BF16),
     (r"\bA[18]00\b", 312, _BF16),
@@ -60,13 +60,16 @@ their NVL (1,671 sparse), H20, A100, A30, A40, A10, L4, L40, L40S, L20, T4, V100
 PFLOP/s sparse for 8), GB200 and GB300 NVL72 (360 sparse for 72); H800 and A800 compute as H100 and A100
 do. GeForce and RTX cards: the white papers of Ampere, Ada and Blackwell, with sums in FP32, which training
 uses. AMD Instinct MI100 to MI355X: the product pages; a driver lists the two dies of an MI250 apart."""
-_NO_WHOLE_DEVICE = re.compile(r"\bMIG\b|\bLaptop\b|\bMax-Q\b|\bvGPU\b|\bGRID\b", re.IGNORECASE)
-"""Parts of a device, or ones at another power: their peaks are not in the table."""
+_NO_WHOLE_DEVICE = re.compile(
+    r"\bMIG\b|\bLaptop\b|\bMax-Q\b|\bvGPU\b|\bGRID\b|-\d+[ABCQ]\b|\bA100\b.*\b64GB\b", re.IGNORECASE
+)
+"""Parts of a device (``A40-8Q`` is one of a vGPU), or ones at another power or with other SMs, as the A100 of
+64 GB has: their peaks are not in the table."""
 
 _ARITHMETIC: tuple[tuple[str, int, int], ...] = (
     (r"\bH200\b(?!.*\bNVL\b)", 132, 4096),
     (r"\bGH200\b", 132, 4096),
-    (r"\bH[18]00\b.*\bPCIe\b", 114, 4096),
+    (r"\bH[18]00\b.*\b(PCIe|HBM2e)\b", 114, 4096),
     (r"\bH[18]00\b(?!.*\bNVL\b)", 132, 4096),
     (r"\bA[18]00\b", 108, 2048),
     (r"\bV100\b(?!.*\b(PCIE|FHHL)\b)", 80, 1024),

@@ -54,6 +54,10 @@ _SIGNS = (
         head=re.compile(rb"\Aversion https://git-lfs\.github\.com/spec/"),
     ),
     _Sign(
+        Foreign(message("foreign.git_annex"), message("convert.git_annex")),
+        head=re.compile(rb"\A\S{0,200}/annex/objects/\S+\s*\Z"),
+    ),
+    _Sign(
         Foreign(
             message("foreign.nsight_systems"),
             message("convert.nsight_systems"),
@@ -100,6 +104,8 @@ _SIGNS = (
         ),
         _name(
             r"ascend_pytorch_profiler|^(?:msprof|analysis|communication)\S*\.(?:db|json)$|_ascend_pt"
+            r"|^(?:op_summary|op_statistic|kernel_details|operator_details|step_trace|task_time)\w*\.csv$"
+            r"|^profiler_info_\d+\.json$"
         ),
         re.compile(rb"CREATE TABLE \W?(?:TASK|COMPUTE_TASK_INFO|CANN_API)\b"),
     ),
@@ -141,6 +147,16 @@ _SIGNS = (
     _Sign(
         Foreign(message("foreign.wide_text"), message("convert.wide_text")),
         head=re.compile(rb"\A(?:\xff\xfe|\xfe\xff)"),
+    ),
+    _Sign(
+        Foreign(message("foreign.samples"), message("convert.host_profile")),
+        head=re.compile(rb"\A(?:timestamp, |index, |#\s?(?:Entity|gpu)\b)"),
+    ),
+    _Sign(
+        Foreign(message("foreign.error_reply"), message("convert.html")),
+        head=re.compile(
+            rb"\A\s*(?:<\?xml[^>]*>\s*)?<Error>|\A\s*\{\s*\"(?:message|error|detail)\"\s*:\s*[\"{]"
+        ),
     ),
     _Sign(
         Foreign(

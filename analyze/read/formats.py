@@ -104,7 +104,13 @@ def _is_nsight(file: InputFile, head: bytes) -> bool:
     return any(_NSIGHT_TABLE.match(str(name).encode()) for (name,) in names)
 
 
-_is_snapshot = _keys(rb"segments", rb"total_size|device_traces")
+_has_segments = _keys(rb"segments", rb"total_size|device_traces")
+_lists_segments = _keys(rb"segment_type", rb"total_size")
+
+
+def _is_snapshot(file: InputFile, head: bytes) -> bool:
+    """Return whether it is a snapshot of memory, or its segments alone, as ``torch.cuda.memory_snapshot`` gives."""
+    return _has_segments(file, head) or _lists_segments(file, head)
 
 
 def _is_dump(file: InputFile, head: bytes) -> bool:

@@ -6,7 +6,7 @@ convolutions, recurrent layers, matrices that are no ``nn.Linear``, shards of a 
 
 The matrices of a layer are counted, not understood. They are described as an attention of four
 ``h x h`` matrices and a plain MLP of the width that makes the sum right: the products are exact,
-and so is attention to keys where all heads together are as wide as the model. What is a gated MLP, or
+and so is attention to keys, as all heads together must be as wide as the model. What is a gated MLP, or
 which heads share keys, is not said.
 """
 
@@ -47,6 +47,8 @@ def fields_of_modules(root: Any, seq_len: int) -> dict[str, Any] | None:
     (first,) = products if len(products) == 1 else (None,)
     heads = {count for layer in layers for count in _heads_of(layer)}
     if first is None or len(heads) != 1 or hidden % max(heads):
+        return None
+    if not all(_is_as_wide(layer, hidden) for layer in layers):
         return None
     others = (own for own in around if own is not head)
     outside, counted = _sum_of_linears(others), len(layers) * first + head.weight.numel()
@@ -92,7 +94,10 @@ def _layers(modules: list[Any]) -> list[Any]:
     alike = [own for own in alike if not any(isinstance(m, nn.Embedding) for m in own.modules())]
     if not alike:
         return []
-    found = list(max(alike, key=_sum_of_parameters).children())
+    # A layer that stands in the list more than once runs as often, with the same weights.
+    most = max(alike, key=_sum_of_parameters)
+    entries = most.values() if isinstance(most, nn.ModuleDict) else most
+    found = [layer for layer in entries if layer is not None]
     inside = {id(own) for layer in found for own in layer.modules()}
     many = [own for own in alike if id(own) in inside and len(own) > 1]
     return [] if any(_sum_of_linears(own.modules()) for own in many) else found
@@ -112,6 +117,17 @@ def _products(layer: Any) -> int | None:
             elif not is_flat or not parameter.numel() or (name == "weight" and holds_matrices):
                 return None
     return total
+
+
+def _is_as_wide(layer: Any, hidden: int) -> bool:
+    """Return whether attention is as wide as the model: its output matrix is square then."""
+    from torch import nn
+
+    return any(
+        isinstance(own, nn.MultiheadAttention)
+        or (isinstance(own, nn.Linear) and own.in_features == own.out_features == hidden)
+        for own in layer.modules()
+    )
 
 
 def _heads_of(layer: Any) -> set[int]:

@@ -72,6 +72,12 @@ class ModelWatch:
 
 
 def _fields_of(config: Any, module: Any, length: int) -> dict[str, object] | None:
+    """Return the fields, None of a classifier: its configuration may be that of the decoder it began as."""
+    from ..schema.model.hugging_face import OTHER_HEADS
+
+    modules = getattr(module, "modules", None)
+    if any(type(own).__name__.endswith(OTHER_HEADS) for own in (modules() if modules else ())):
+        return None
     fields = {**model_fields(config), "seq_len": length}
     if not _predicts_more_tokens(module):
         fields.pop("mtp_layers", None)

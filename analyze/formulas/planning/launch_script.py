@@ -1,7 +1,8 @@
 """Arguments as a launch script or a command line gives them: ``--num-layers 32 --swiglu``.
 
 A script is not run: variables that it sets to plain values are put in, and defaults of ``${NAME:-8}`` where it
-sets none. What else it computes stays as the text that it is, so that an error can name it::
+sets none. What else it computes stays as the text that it is, so that an error can name it. So does what
+branches set to unlike values: only the shell knows which of them it takes::
 
     HIDDEN=4096
     MODEL_ARGS=(                            hidden_size 4096
@@ -23,13 +24,16 @@ _GOES_ON = re.compile(r"\\\r?\n")
 _VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|\$\(\(.*?\)\)|[^\s\"']+"
 _FLAG = re.compile(rf"(?<![^\s\"'(])--([A-Za-z][\w-]*)(?:=|[ \t\r\n]*)((?!--)(?:{_VALUE}))?")
 _SET = re.compile(
-    r"(?m)^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(\"[^\"\n]*\"|'[^'\n]*'|\$\{[^}\n]*\}|[^\s\"';(]*)[ \t]*;?[ \t]*$"
+    r"(?m)(?:^|[;)]|&&|\bthen\b|\belse\b)[ \t]*(?:export\s+|local\s+)?([A-Za-z_]\w*)="
+    r"(\"[^\"\n]*\"|'[^'\n]*'|\$\{[^}\n]*\}|[^\s\"';(]*)(?=[ \t]*(?:;|$))"
 )
+_BRANCH = re.compile(r"(?m)(?:^|[;&|]|\bthen\b|\belse\b|\bdo\b)[ \t]*(if|case|fi|esac)(?![\w=-])")
 _USE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|([A-Za-z_]\w*))")
 _ARGUMENTS = re.compile(
     r"\$\{?\w*(?:ARGS|OPTS|OPTIONS|FLAGS|PARAMS)\w*(?:\[[@*]\])?\}?|.*\[[@*]\]\}"
 )
 """A variable that holds further arguments, and no value."""
+_PROGRAM = re.compile(r"\bpretrain_\w+(?=\.py\b)")
 _PROCESSES = {"nnodes": "1", "nproc_per_node": ""}
 """Arguments of torchrun, in either spelling, with its defaults."""
 _MOST_ROUNDS = 8
@@ -41,17 +45,46 @@ def arguments_of_script(text: str) -> dict[str, str | bool] | None:
     if not _IS_SCRIPT.search(text):
         return None
     plain = _GOES_ON.sub(" ", _COMMENT.sub(r"\1", text))
-    known = {name: _unquoted(value) for name, value in _SET.findall(plain)}
+    variables = {name: _without_itself(name, of) for name, of in _settings(_SET, plain).items()}
+    known = {name: of[0] if len(of) == 1 else None for name, of in variables.items()}
     found: dict[str, str | bool] = {}
-    for name, value in _FLAG.findall(plain):
-        found[name.replace("-", "_")] = _value(value, known)
+    for name, texts in _settings(_FLAG, plain).items():
+        values = dict.fromkeys(_value(value, known) for value in texts)
+        found[name.replace("-", "_")] = (
+            next(iter(values)) if len(values) == 1 else " or ".join(map(str, values))
+        )
+    program = _PROGRAM.search(plain)
+    if program is not None:
+        found["program"] = program[0]
     return _as_parsed(found)
 
 
-def _value(text: str, known: dict[str, str]) -> str | bool:
+def _settings(pattern: re.Pattern[str], text: str) -> dict[str, list[str]]:
+    """Return the values that each name can have at the end: several where branches set it."""
+    borders = [(match.start(1), match[1]) for match in _BRANCH.finditer(text)]
+    found: dict[str, list[str]] = {}
+    for match in pattern.finditer(text):
+        before = [word for place, word in borders if place < match.start(1)]
+        depth = sum(1 if word in ("if", "case") else -1 for word in before)
+        is_open = depth > 0 or match[0].startswith("&&")
+        found[match[1]] = [*(found.get(match[1], []) if is_open else []), match[2] or ""]
+    return found
+
+
+def _without_itself(name: str, values: list[str]) -> list[str]:
+    """Return the values that differ; of ``A=${A:-8}`` the default."""
+    found: dict[str, None] = {}
+    for value in map(_unquoted, values):
+        match = _USE.fullmatch(value)
+        own = match is not None and name == (match[1] or match[3])
+        found[_unquoted(match[2] or "") if match is not None and own else value] = None
+    return list(found)
+
+
+def _value(text: str, known: dict[str, str | None]) -> str | bool:
     value = _unquoted(text)
     if "(" not in value:
-        value = value.rstrip(")")
+        value = value.rstrip(");")
     if (
         not value
         or _ARGUMENTS.fullmatch(value)
@@ -67,10 +100,13 @@ def _value(text: str, known: dict[str, str]) -> str | bool:
     return True if value.lstrip().startswith("--") or not value.strip() else value
 
 
-def _used(match: re.Match[str], known: dict[str, str]) -> str:
+def _used(match: re.Match[str], known: dict[str, str | None]) -> str:
     name, default = match[1] or match[3], match[2]
-    if known.get(name):
-        return known[name]
+    value = known.get(name, "")
+    if value is None:
+        return str(match[0])
+    if value:
+        return value
     return _unquoted(default) if default is not None else str(match[0])
 
 

@@ -77,7 +77,7 @@ _COUNTS = (
     *(name for name in _COPIED.values() if not name.startswith("account_")),
     *("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"),
     *("num_virtual_stages_per_pipeline_rank", "num_layers", "hidden_size", "num_attention_heads"),
-    *("num_query_groups", "ffn_hidden_size", "kv_channels", "num_experts", "moe_ffn_hidden_size"),
+    *("num_query_groups", "ffn_hidden_size", "kv_channels", "moe_ffn_hidden_size"),
     *("vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by", "seq_length"),
     *("max_position_embeddings", "moe_router_topk", "mtp_num_layers"),
 )

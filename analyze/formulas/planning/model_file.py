@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from .launch_script import arguments_of_script
 from .megatron_settings import check_arguments, settings_of_megatron
 from .settings import SETTINGS
 
-_PRINTED = re.compile(r"^(?:\[?\w*\d+\]?: *)?\s*(\w+) \.{2,} (.*)$")
-"""A line of Megatron's list of arguments: ``  num_layers ............ 32``, after a rank or not."""
+_PRINTED = re.compile(r"^(?:.*[\s:\]])?(\w+) \.{2,} (.*)$")
+"""A line of Megatron's list of arguments: ``  num_layers ............ 32``, after a rank, a time or neither."""
 _YAML = re.compile(r"^(\s*)(?:--)?([A-Za-z_][\w-]*)\s*:(?:\s+(.*))?$")
+_ITEM = re.compile(r"^\s*-\s+(\S.*)$")
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None, "": None}
 
 
@@ -43,23 +44,41 @@ def read_arguments(path: Path) -> dict[str, object]:
     if text.lstrip().startswith("{"):
         return _json(text, path)
     lines = text.splitlines()
-    printed = [match for line in lines if (match := _PRINTED.match(line))]
-    if printed:
-        return {match[1]: read_scalar(match[2]) for match in printed}
+    matches = [match for line in lines if (match := _PRINTED.match(line))]
+    printed = {match[1]: match[2] for match in matches}
+    if "num_layers" in printed:
+        return {name: read_scalar(value) for name, value in printed.items()}
     script = arguments_of_script(text)
     if script is not None:
         return {k: read_scalar(v) if isinstance(v, str) else v for k, v in script.items()}
-    found = {
-        match[2].replace("-", "_"): read_scalar(match[3] or "")
-        for line in lines
-        if not line.lstrip().startswith("#") and (match := _YAML.match(line))
-    }
+    found = _flat_yaml(lines)
     if not found:
         raise ConfigError(
             message("refused.no_named_values"),
             where=str(path),
             remedy=message("advice.argument_files"),
         )
+    return found
+
+
+def _flat_yaml(lines: Iterable[str]) -> dict[str, object]:
+    """Return the scalars and lists by their own names, wherever they are nested."""
+    found: dict[str, object] = {}
+    items: list[object] | None = None
+    for line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        named, item = _YAML.match(line), _ITEM.match(line)
+        if named is not None:
+            # A comment ends the line, and may be all of it.
+            name, text = named[2].replace("-", "_"), f" {named[3] or ''}".split(" #", 1)[0].strip()
+            found[name], items = read_scalar(text), None
+            if not text:
+                # A list may follow, an item a line.
+                items = []
+        elif item is not None and items is not None:
+            items.append(read_scalar(item[1]))
+            found[name] = items
     return found
 
 
@@ -189,6 +208,8 @@ def _named(content: Mapping[str, Any], path: Path) -> ModelFile:
         )
         longest = longest if isinstance(longest, int) else 0
         return ModelFile(model=fields_of_hugging_face(values, where), settings={}, longest=longest)
+    if "dim" in values and "n_layers" in values:
+        return ModelFile(model=model_fields(values, where), settings={})
     plain = {_plain_name(name): _plain_value(value) for name, value in values.items()}
     if "num_attention_heads" in plain or "padded_vocab_size" in plain:
         check_arguments(plain, where)

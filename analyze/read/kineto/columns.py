@@ -210,6 +210,18 @@ def step_windows(roles: RoledEvents) -> StepWindows:
     return StepWindows(np.array([_WHOLE_FILE_STEP]), start, end, is_whole_file=True)
 
 
+def threads_of_a_step(roles: RoledEvents) -> list[int]:
+    """Return the threads that mark one step at one time: a profiler marks it on its own alone, so several have written."""
+    number_of = {code: int(match[1]) for code, match in roles.names_like(_STEP_NAME).items()}
+    marks = roles.host_note.named(number_of)
+    for code in np.unique(marks.name).tolist():
+        own = marks.at(np.flatnonzero(marks.name == code))
+        threads: list[int] = np.unique(own.thread).tolist()
+        if len(threads) > 1 and own.start.max() < own.time.end.min():
+            return threads
+    return []
+
+
 def repeated_marks(roles: RoledEvents, steps: StepWindows) -> int:
     """Return how many marks have the number of a step at another time, which no table can tell from it."""
     number_of = {code: int(match[1]) for code, match in roles.names_like(_STEP_NAME).items()}

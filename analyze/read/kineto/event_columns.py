@@ -227,6 +227,8 @@ class RoledEvents:
     """Ranks that device events name, as they do in files joined by a tool."""
     timeless: int
     """Complete events without a time stamp that can be read; left out."""
+    processes: tuple[str, ...] = ()
+    """Processes that ran operators: several where a file holds the events of several ranks."""
     lengthless: int = 0
     """Complete events without a length, or with a negative one; they count as 0 ns."""
     unknown: dict[str, tuple[int, int]] = field(default_factory=dict)

@@ -17,7 +17,14 @@ from ...wording.limits import Limit
 from ...wording.message import message
 from ..files import InputFile
 from ..reading import OnBytes, ignore_bytes
-from .columns import DeviceLinks, StepWindows, device_links, repeated_marks, step_windows
+from .columns import (
+    DeviceLinks,
+    StepWindows,
+    device_links,
+    repeated_marks,
+    step_windows,
+    threads_of_a_step,
+)
 from .communication import IssueContext, RankCommunication, rank_communication
 from .cut_files import whole_steps
 from .device_windows import first_step_work, until_device_is_done
@@ -28,6 +35,7 @@ from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .launch_delays import clock_notes
 from .overhead import overhead_notes, several_devices, with_overhead_notes
+from .repeated_events import without_repeated_events
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table, write_rank_tables
 from .side_streams import separated, unknown_notes
@@ -107,7 +115,8 @@ def read_rank_file(
         if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):
             raise _without_events(roles, notes, file.label)
         roles, far = without_far_events(roles, file.label)
-        notes += far
+        roles, repeated = without_repeated_events(roles)
+        notes += [*far, *repeated]
         refuse_other_unit(roles, file.label)
         _refuse_merged(roles, file.label)
         info = header.distributed_info or DistributedInfo()
@@ -207,7 +216,7 @@ def _without_events(roles: RoledEvents, notes: list[Limit], where: str) -> Trace
 
 
 def _refuse_merged(roles: RoledEvents, where: str) -> None:
-    """Refuse a file in which a tool has joined the events of several ranks.
+    """Refuse a file that holds the events of several ranks: joined by a tool, or written by several.
 
     Raises:
         TraceFormatError: It is such a file.
@@ -215,6 +224,19 @@ def _refuse_merged(roles: RoledEvents, where: str) -> None:
     if len(roles.merged_ranks) > 1:
         raise TraceFormatError(
             message("refused.merged_ranks", ranks=len(roles.merged_ranks)),
+            where=where,
+            remedy=message("advice.file_that_rank_wrote"),
+        )
+    if len(roles.processes) > 1:
+        raise TraceFormatError(
+            message("refused.several_processes", processes=list(roles.processes)),
+            where=where,
+            remedy=message("advice.file_that_rank_wrote"),
+        )
+    threads = threads_of_a_step(roles)
+    if threads:
+        raise TraceFormatError(
+            message("refused.marks_of_several", threads=threads),
             where=where,
             remedy=message("advice.file_that_rank_wrote"),
         )

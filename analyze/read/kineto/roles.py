@@ -51,6 +51,7 @@ from .event_columns import (
 )
 from .events import AnyEvent, EventArgs, EventContent, to_integers
 from .input_shapes import InputShapes
+from .processes import Processes
 from .stamps import EXPORT_AGAIN, readable_stamps
 
 _SPILLED = LAUNCH | OPERATOR
@@ -109,6 +110,7 @@ class RoleCollector:
         self._blocks = Blocks()
         self._shapes = InputShapes()
         self._merged_ranks: set[int] = set()
+        self._processes = Processes()
         self._notes = NoteNames()
         self._unknown = UnknownCategories()
         self._unplaced = 0
@@ -196,6 +198,7 @@ class RoleCollector:
             overhead=joined(self._pick({OVERHEAD})),
             communication=communication,
             merged_ranks=frozenset(self._merged_ranks),
+            processes=self._processes.found(),
             unknown=self._unknown.counts(),
             unplaced=self._unplaced,
             is_ascend=any(name.startswith(ASCEND) for name in self._by_category),
@@ -241,6 +244,7 @@ class RoleCollector:
         self._add_rows(category, batch)
 
     def _add_operators(self, category: str, batch: _Batch) -> None:
+        self._processes.add(batch.rows)
         is_note = self._notes.among(category, batch.columns["name"], batch.rows)
         for role, mask in ((category, ~is_note), (HOST_NOTE, is_note)):
             if mask.all():

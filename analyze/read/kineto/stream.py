@@ -215,7 +215,8 @@ class JsonEvents(Generic[_Item]):
             rest = text[begin:].lstrip(_SPACE)
             return events, rest[:1] + rest[1:].lstrip(_SPACE), None
         rest = text[begin : borders.array_end].strip(_SPACE)
-        if rest:
+        # A comma behind the last event, as scripts leave it, hides none.
+        if rest and rest != b",":
             self._lose(self._unreadable(message("defect.event_no_object", text=repr(rest[:40]))))
             self._is_lost = False
         return events, b"", text[borders.array_end + 1 :]

@@ -237,6 +237,9 @@ def read_snapshot(file: InputFile) -> MemoryRecord:
             differently, or is too large.
     """
     snapshot = _plain(file)
+    if isinstance(snapshot, list):
+        # What torch.cuda.memory_snapshot returns: segments, without a history.
+        snapshot = {"segments": snapshot}
     if not isinstance(snapshot, dict):
         raise _unreadable(message("defect.no_dict"), file.label)
     segments = [one for one in as_list(snapshot.get("segments")) if isinstance(one, dict)]

@@ -18,7 +18,8 @@ scores and their use, forward and backward.
   arXiv 2204.02311, appendix B); of routed experts, N holds those that a token passes.
 * ``no_attention``: matrix products of weights alone.
 
-Under sliding windows T is the window where that is shorter, except in ``palm``. In packed
+Under sliding windows T is the window where that is shorter, except in ``palm``; in chunks, that of
+the own chunk. In packed
 documents T is what a token sees on average, ``sum(L^2) / sum(L)`` over their lengths L.
 """
 
@@ -241,9 +242,15 @@ def _attention_flops(model: ModelDescription, seen: float, *, causal: bool) -> f
 def _keys(model: ModelDescription, layer: int, seen: float, *, causal: bool) -> float:
     """Return the keys that a token of a layer attends to, on average over its document."""
     is_windowed = model.windowed_layers is None or layer in model.windowed_layers
-    keys = min(seen, float(model.window)) if model.window and is_windowed else seen
-    # The first tokens of a document see less than a window: w (1 - w / 2T), half of T at w = T.
-    return keys * (1.0 - keys / (2.0 * seen)) if causal and seen else keys
+    if not (model.window and is_windowed and seen > model.window):
+        return seen / 2.0 if causal else seen
+    window = float(model.window)
+    if model.chunked:
+        whole, rest = divmod(seen, window)
+        keys = (whole * window**2 + rest**2) / seen
+        return keys / 2.0 if causal else keys
+    # The first tokens of a document see less than a window: w (1 - w / 2T).
+    return window * (1.0 - window / (2.0 * seen)) if causal else window
 
 
 def _palm_flops(model: ModelDescription, seen: float) -> float:

@@ -62,6 +62,8 @@ class ModelDescription:
     """Keys that a token of a windowed layer sees (sliding-window attention); 0: all before it."""
     windowed_layers: tuple[int, ...] | None = None
     """Layers, counted from 0, that have the window; None: all, where there is one."""
+    chunked: bool = False
+    """The window begins anew after so many tokens (chunked attention), instead of moving with each token."""
     mtp_layers: int = 0
     """Layers of multi-token prediction: each has a layer, a projection and the head once more."""
     learned_positions: int = 0

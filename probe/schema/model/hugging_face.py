@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..message import message
+from .hugging_face_windows import add_window
 from .stated import MOST_LAYERS, check_counts, check_lists, check_switches
 
 LLAMA: dict[str, object] = {"gated": True}
@@ -33,7 +34,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "granitemoe", "smollm3"), LLAMA),
     **dict.fromkeys(("aria_text", "axk1", "glm4_moe_lite", "granitemoeshared"), LLAMA),
     **dict.fromkeys(("granite_swa", "granitemoe_swa", "solar_open", "exaone4"), LLAMA),
-    **dict.fromkeys(("bitnet", "minimax_m2"), LLAMA),
+    **dict.fromkeys(("bitnet", "minimax_m2", "minicpm3", "deepseek"), LLAMA),
+    **dict.fromkeys(("internlm2", "baichuan", "xverse", "orion", "aquila"), LLAMA),
     **dict.fromkeys(("internlm3", "seed_oss", "exaone", "minicpm", "llama4_text"), LLAMA),
     **dict.fromkeys(("qwen2", "qwen2_moe"), _QWEN2),
     **dict.fromkeys(("exaone_moe", "flex_olmo", "hy_v3", "mellum"), _QWEN3),
@@ -81,7 +83,7 @@ LEARNED_POSITIONS = frozenset({"gpt2", "gpt_bigcode", "opt", "biogpt"})
 
 _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "num_heads": ("num_attention_heads", "n_head", "n_heads"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
     "ffn_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
@@ -113,9 +115,9 @@ _COUNTS = (
 """Names that hold whole numbers, in all families."""
 _SWITCHES = ("tie_word_embeddings", "attention_bias", "use_qkv_bias", "mlp_bias", "use_qk_norm")
 _COUNTS_OR_LISTS = ("moe_intermediate_size", "moe_layer_freq")
-_COUNTS_OR_NONE = ("sliding_window", "moe_layer_end_index", "sliding_window_pattern")
+_COUNTS_OR_NONE = ("sliding_window", "moe_layer_end_index")
 """Some configs write -1 for none."""
-_LISTS = ("mlp_only_layers", "moe_layers", "mlp_layer_types", "layer_types")
+_LISTS = ("no_rope_layers", "mlp_only_layers", "moe_layers", "mlp_layer_types", "layer_types")
 
 _REFUSED = {
     "vision_config": message("refused.vision_tower"),
@@ -126,7 +128,19 @@ _REFUSED = {
     "state_size": message("refused.no_attention"),
     "linear_num_key_heads": message("refused.linear_attention"),
     "hybrid_override_pattern": message("refused.no_attention"),
+    "linear_attn_config": message("refused.linear_attention"),
+    "cross_attention_layers": message("refused.cross_attention"),
+    "add_cross_attention": message("refused.cross_attention"),
+    "index_topk": message("refused.sparse_attention"),
+    "lambda_std_dev": message("refused.differential_attention"),
+    "num_codebooks": message("refused.other_head"),
+    "num_code_groups": message("refused.other_head"),
 }
+OTHER_HEADS = (
+    *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    *("ForMultipleChoice", "RewardModel"),
+)
+"""How classes end whose head is not over the vocabulary."""
 _STATE_IT = message("advice.state_sizes_under_model")
 
 
@@ -143,6 +157,7 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
     for name, what in _REFUSED.items():
         if config.get(name):
             raise ConfigError(what, where=f"{where}: {name}", remedy=_STATE_IT)
+    _refuse_other_ends(config, where)
     family = str(config.get("model_type") or "")
     built = FAMILIES.get(family)
     if built is None:
@@ -168,8 +183,25 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
         _experts(config, family, found)
     else:
         found.pop("experts_per_token", None)
-    _window(config, family, found)
+    add_window(config, family, found, _STATE_IT)
     return found
+
+
+def _refuse_other_ends(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a head that is not over the vocabulary, and an embedding of a width of its own (OPT 350M)."""
+    classes = config.get("architectures")
+    for name in classes if isinstance(classes, list) else (classes or "",):
+        if str(name).endswith(OTHER_HEADS):
+            raise ConfigError(
+                message("refused.other_head"), where=f"{where}: architectures", remedy=_STATE_IT
+            )
+    width = config.get("word_embed_proj_dim")
+    if width is not None and width != config.get("hidden_size"):
+        raise ConfigError(
+            message("refused.embedding_width"),
+            where=f"{where}: word_embed_proj_dim",
+            remedy=_STATE_IT,
+        )
 
 
 def _one_of_each(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -188,6 +220,8 @@ def _check(config: Mapping[str, Any], where: str) -> None:
     check_counts(config, _NAMES["num_layers"], where, least=1, most=MOST_LAYERS)
     check_counts(config, _COUNTS, where)
     check_counts(config, _COUNTS_OR_NONE, where, least=-1)
+    if not isinstance(config.get("sliding_window_pattern"), str):
+        check_counts(config, ("sliding_window_pattern",), where, least=-1)
     check_switches(config, _SWITCHES, where)
     lists = [name for name in _COUNTS_OR_LISTS if isinstance(config.get(name), list)]
     check_counts(config, set(_COUNTS_OR_LISTS).difference(lists), where)
@@ -257,6 +291,13 @@ def _attention(config: Mapping[str, Any], family: str, found: dict[str, object])
     if family == "mpt":
         ratio = int(config.get("expansion_ratio") or 4)
         found["ffn_size"] = ratio * int(config.get("d_model") or 0)
+        inside, mlp = (config.get(name) or {} for name in ("attn_config", "ffn_config"))
+        kind = inside.get("attn_type") if isinstance(inside, Mapping) else None
+        if kind == "multiquery_attention":
+            found["kv_heads"] = 1
+        elif kind == "grouped_query_attention":
+            found["kv_heads"] = inside.get("kv_n_heads")
+        found["gated"] = isinstance(mlp, Mapping) and "glu" in str(mlp.get("ffn_type"))
 
 
 def _experts(config: Mapping[str, Any], family: str, found: dict[str, object]) -> None:
@@ -265,7 +306,9 @@ def _experts(config: Mapping[str, Any], family: str, found: dict[str, object]) -
     ffn = found.get("ffn_size")
     width = config.get("moe_intermediate_size") or ffn
     if isinstance(width, list):
-        width = width[0] if len(set(width)) == 1 else None
+        of_layers = set(map(str, width))
+        width = width[0] if len(of_layers) == 1 else width
+        check_counts({"moe_intermediate_size": width}, ("moe_intermediate_size",), "model")
     found["expert_ffn_size"] = width
     count = _first(config, _SHARED)
     shared = _first(config, ("shared_expert_intermediate_size", "shared_intermediate_size"))
@@ -308,43 +351,3 @@ def _is_sparse(config: Mapping[str, Any], layer: int, layers: int) -> bool:
     if isinstance(often, list) and len(often) >= layers:
         return bool(often[layer])
     return not (isinstance(often, int) and often > 1 and layer % often)
-
-
-def _window(config: Mapping[str, Any], family: str, found: dict[str, object]) -> None:
-    """Add the sliding window and the layers that have it."""
-    layers = int(str(found.get("num_layers", 0)))
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list) and len(kinds) >= layers:
-        other = sorted(set(map(str, kinds)) - set(_WINDOWED) - {"full_attention"})
-        if other:
-            raise ConfigError(
-                message("refused.kind_of_layers", kind=other[0]),
-                where="layer_types",
-                remedy=_STATE_IT,
-            )
-        name = "attention_chunk_size" if "chunked_attention" in kinds else "sliding_window"
-        chosen = [layer for layer in range(layers) if kinds[layer] in _WINDOWED]
-    else:
-        name = "sliding_window"
-        chosen = [layer for layer in range(layers) if _slides(config, family, layer)]
-    window = config.get(name)
-    if isinstance(window, int) and window > 0 and chosen:
-        found["window"] = window
-        found["windowed_layers"] = chosen
-
-
-_WINDOWED = ("sliding_attention", "chunked_attention")
-
-
-def _slides(config: Mapping[str, Any], family: str, layer: int) -> bool:
-    """Return whether a layer has the window, for configs that list no layer types."""
-    if config.get("use_sliding_window") is False:
-        return False
-    if family.startswith("qwen"):
-        return bool(config.get("use_sliding_window")) and layer >= int(
-            config.get("max_window_layers") or 0
-        )
-    every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
-    if every is None:
-        every = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6, "cohere2": 4}.get(family)
-    return not isinstance(every, int) or every < 1 or bool((layer + 1) % every)

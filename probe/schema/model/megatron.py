@@ -2,6 +2,7 @@
 
 As ``pretrain_gpt.py`` takes them (megatron/training/arguments.py): without a flag, the MLP has two
 matrices, the embedding is tied, positions are learned, norms have a shift and matrices have biases.
+Names that only Megatron-DeepSpeed or NeMo has count too. What builds other layers is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ _NAMES = {
     "num_heads": "num_attention_heads",
     "seq_len": "seq_length",
     "head_dim": "kv_channels",
-    "experts": "num_experts",
     "shared_ffn_size": "moe_shared_expert_intermediate_size",
     "mtp_layers": "mtp_num_layers",
 }
@@ -28,6 +28,26 @@ _SWITCHES = (
     *("swiglu", "gated_linear_unit", "untie_embeddings_and_output_weights", "add_bias_linear"),
     *("share_embeddings_and_output_weights", "disable_bias_linear", "add_qkv_bias"),
     *("qk_layernorm", "group_query_attention", "multi_latent_attention", "add_position_embedding"),
+)
+_OF_OTHERS = {
+    "encoder_seq_length": "seq_length",
+    "bias": "add_bias_linear",
+    "num_key_value_heads": "num_query_groups",
+    "topk": "moe_router_topk",
+}
+"""Names in NeMo and in Megatron-DeepSpeed for what Megatron-LM calls otherwise."""
+_OTHER_LAYERS = (
+    *("hybrid_override_pattern", "hybrid_layer_pattern", "is_hybrid_model"),
+    *("hybrid_attention_ratio", "hybrid_mlp_ratio"),
+    *("experimental_attention_variant", "linear_attention_freq", "attention_output_gate"),
+    *("moe_latent_size", "heterogeneous_layers_config_path", "heterogeneous_block_specs"),
+    *("heterogeneous_layers_config_encoded_json", "decoder_num_layers"),
+)
+"""Arguments of layers that no formula here counts, where they are set."""
+_NAMES_KIND = ("experimental_attention_variant", "program", "spec")
+"""Of these the value says what the layers are."""
+_OTHER_PROGRAMS = re.compile(
+    r"pretrain_(?:bert|ict|t5|retro|vlm|mamba|hybrid|mm|vision\w*|multimodal\w*)"
 )
 _SWIGLU = 64
 """Megatron rounds two thirds of 4 h down to a multiple of it."""
@@ -46,20 +66,20 @@ def fields_of_megatron(arguments: Mapping[str, Any], where: str) -> dict[str, ob
     """
     args = {str(name).lstrip("-").replace("-", "_"): value for name, value in arguments.items()}
     args.setdefault("num_experts", args.get("num_moe_experts"))
-    if args.get("hybrid_override_pattern") or args.get("hybrid_layer_pattern"):
-        raise ConfigError(
-            message("refused.layers_without_attention"),
-            where=f"{where}: hybrid_override_pattern",
-            remedy=message("advice.leave_model_out"),
-        )
+    for theirs, known in _OF_OTHERS.items():
+        if args.get(theirs) is not None and args.get(known) is None:
+            args[known] = args[theirs]
+    _refuse_other_layers(args, where)
     check_counts(args, ("num_layers",), where, most=MOST_LAYERS)
     check_switches(args, _SWITCHES, where)
     found = {ours: args[theirs] for ours, theirs in _NAMES.items() if args.get(theirs) is not None}
     found["vocab_size"] = _vocabulary(args)
-    found["gated"] = bool(args.get("swiglu") or args.get("gated_linear_unit"))
+    # NeMo names the gate with the function: swiglu, fast-geglu.
+    names_gate = str(args.get("activation")).endswith("glu")
+    found["gated"] = bool(args.get("swiglu") or args.get("gated_linear_unit") or names_gate)
     found["tied"] = not _untied(args)
     found["ffn_size"] = _width(args, gated=bool(found["gated"]))
-    found["norm_shift"] = str(args.get("normalization", "LayerNorm")) == "LayerNorm"
+    found["norm_shift"] = "layernorm" in str(args.get("normalization", "LayerNorm")).lower()
     biased = args.get("add_bias_linear", not args.get("disable_bias_linear", False))
     found |= dict.fromkeys(("out_bias", "mlp_bias", "qkv_bias"), bool(biased))
     found["qkv_bias"] = bool(biased or args.get("add_qkv_bias"))
@@ -67,10 +87,34 @@ def fields_of_megatron(arguments: Mapping[str, Any], where: str) -> dict[str, ob
     if args.get("position_embedding_type", "learned_absolute") == "learned_absolute":
         rows = args.get("max_position_embeddings") or args.get("seq_length")
         found["learned_positions"] = 0 if args.get("add_position_embedding") is False else rows
-    _attention(args, found)
-    if args.get("num_experts"):
-        _experts(args, found, where)
+    _attention(args, found, where)
+    experts = _experts_of_layers(args, where)
+    if experts:
+        found["experts"] = experts
+        if args.get("expert_interval") or args.get("topk") or args.get("deepspeed"):
+            _experts_of_deepspeed(args, found)
+        else:
+            _experts(args, found, where)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _refuse_other_layers(args: Mapping[str, Any], where: str) -> None:
+    """Refuse what builds layers without attention, with another attention, or an encoder."""
+    kinds = {name: args[name] for name in _OTHER_LAYERS if args.get(name)}
+    encoder, layers = args.get("encoder_num_layers"), args.get("num_layers")
+    # Megatron-LM's own list of arguments repeats the layers of a decoder under this name.
+    if encoder and layers and encoder != layers:
+        kinds["encoder_num_layers"] = encoder
+    if _OTHER_PROGRAMS.fullmatch(str(args.get("program"))):
+        kinds["program"] = args["program"]
+    if "mamba" in str(args.get("spec")):
+        kinds["spec"] = "mamba"
+    for name, value in kinds.items():
+        raise ConfigError(
+            message("refused.kind_of_layers", kind=value if name in _NAMES_KIND else name),
+            where=f"{where}: {name}",
+            remedy=message("advice.leave_model_out"),
+        )
 
 
 def _vocabulary(args: Mapping[str, Any]) -> object:
@@ -98,10 +142,10 @@ def _width(args: Mapping[str, Any], *, gated: bool) -> object:
     return int(4 * hidden * 2 / 3 / _SWIGLU) * _SWIGLU if gated else 4 * hidden
 
 
-def _attention(args: Mapping[str, Any], found: dict[str, object]) -> None:
+def _attention(args: Mapping[str, Any], found: dict[str, object], where: str) -> None:
     groups = args.get("num_query_groups")
     # Without the flag, Megatron ignores the number of groups; a config object has no such flag.
-    if groups and args.get("group_query_attention", True):
+    if groups and (args.get("group_query_attention", True) or args.get("num_key_value_heads")):
         found["kv_heads"] = groups
     if args.get("multi_latent_attention"):
         found.pop("head_dim", None)
@@ -114,12 +158,28 @@ def _attention(args: Mapping[str, Any], found: dict[str, object]) -> None:
             "v_head_dim": args.get("v_head_dim", 128),
             "qk_norm": False,
         }
-    window = args.get("window_size")
-    before = window[0] if isinstance(window, list | tuple) and len(window) == 2 else None
-    if isinstance(before, int) and before >= 0:
+    before = _keys_before(args.get("window_size"), where)
+    if before is not None:
         # (left, right): so many keys before a token, and itself.
         found["window"] = before + 1
         found["windowed_layers"] = _windowed(args)
+
+
+def _keys_before(window: object, where: str) -> int | None:
+    """Return the keys before a token in its window: of a pair, ``127,0`` as text too; None without one."""
+    if window in (None, False, ""):
+        return None
+    pair = window.strip("()[] ").split(",") if isinstance(window, str) else window
+    before = pair[0] if isinstance(pair, list | tuple) and len(pair) == 2 else pair
+    try:
+        keys = int(str(before))
+    except ValueError:
+        raise ConfigError(
+            message("refused.value_no_list", value=window),
+            where=f"{where}: window_size",
+            remedy=message("advice.write_list"),
+        ) from None
+    return keys if keys >= 0 else None
 
 
 def _windowed(args: Mapping[str, Any]) -> object:
@@ -130,6 +190,21 @@ def _windowed(args: Mapping[str, Any]) -> object:
     if isinstance(often, list):
         return [layer for layer, has in enumerate(often) if has]
     return None
+
+
+def _experts_of_layers(args: Mapping[str, Any], where: str) -> object:
+    """Return the experts of a layer, None without any: Megatron-DeepSpeed lists them, and has one in a dense model."""
+    count = args.get("num_experts")
+    if not isinstance(count, list | tuple):
+        check_counts(args, ("num_experts",), where)
+        return count or None
+    if len(set(map(str, count))) > 1:
+        raise ConfigError(
+            message("refused.no_count", value=count),
+            where=f"{where}: num_experts",
+            remedy=message("advice.state_sizes"),
+        )
+    return count[0] if count and count[0] != 1 else None
 
 
 def _experts(args: Mapping[str, Any], found: dict[str, object], where: str) -> None:
@@ -149,6 +224,17 @@ def _experts(args: Mapping[str, Any], found: dict[str, object], where: str) -> N
                 remedy=message("advice.one_for_each_layer"),
             )
         found["dense_layers"] = [layer for layer, has in enumerate(often) if not has]
+
+
+def _experts_of_deepspeed(args: Mapping[str, Any], found: dict[str, object]) -> None:
+    """Add the experts as Megatron-DeepSpeed places them: in each N-th layer, the last of N."""
+    found["experts_per_token"] = args.get("topk") or 1
+    found["expert_ffn_size"] = found["ffn_size"]
+    if args.get("mlp_type") == "residual":
+        found["shared_ffn_size"] = found["ffn_size"]
+    layers, every = args.get("num_layers"), args.get("expert_interval") or 2
+    if isinstance(layers, int) and isinstance(every, int):
+        found["dense_layers"] = [layer for layer in range(layers) if (layer + 1) % every]
 
 
 def _pattern(text: str, where: str) -> object:

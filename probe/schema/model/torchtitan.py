@@ -1,7 +1,8 @@
-"""The fields of our description from the model arguments of torchtitan.
+"""The fields of our description from model arguments with Llama's first names: ``dim``, ``n_layers``.
 
-Its dense models and those of Qwen3 and DeepSeek-V3 are known. What has arguments of other
-names is refused: a guess would be a wrong MFU.
+Known are torchtitan's dense models, its Qwen3 and DeepSeek-V3; the ``params.json`` beside the weights of Llama and
+Mistral; and the configuration of DeepSeek's own inference code. What has arguments of other names is
+refused: a guess would be a wrong MFU.
 """
 
 from __future__ import annotations
@@ -38,23 +39,31 @@ def fields_of_torchtitan(arguments: Mapping[str, Any], where: str) -> dict[str, 
             remedy=message("advice.state_sizes"),
         )
     found: dict[str, object] = {ours: int(arguments[its]) for its, ours in _SIZES.items()}
-    found |= {"gated": True, "tied": bool(arguments.get("enable_weight_tying"))}
+    tied = arguments.get("enable_weight_tying") or arguments.get("tied_embeddings")
+    found |= {"gated": True, "tied": bool(tied)}
     found["ffn_size"] = _ffn_size(arguments)
-    if "kv_lora_rank" in arguments:
-        found |= {name: int(arguments[name]) for name in _LATENT}
+    if arguments.get("kv_lora_rank"):
+        found |= {name: int(arguments.get(name) or 0) for name in _LATENT}
     else:
         found["kv_heads"] = int(arguments.get("n_kv_heads") or arguments["n_heads"])
         found["head_dim"] = int(arguments.get("head_dim") or 0)
         found["qk_norm"] = bool(arguments.get("qk_norm"))
-    if arguments.get("moe_enabled", "n_dense_layers" in arguments):
-        found |= _experts(arguments)
+    if arguments.get("sliding_window"):
+        found["window"] = int(arguments["sliding_window"])
+    if arguments.get("moe_enabled", True):
+        found |= _experts(arguments, where)
     return found
 
 
 def _is_other(arguments: Mapping[str, Any]) -> bool:
-    """Return whether layers are built in a way that no field tells: llama4's, gpt_oss's."""
+    """Return whether layers are built in a way that no field tells: llama4's, gpt_oss's, an encoder of images."""
     names = {"interleave_moe_layer_step", "sliding_window_size", "fixed_attn_block_size"}
-    return bool(names & arguments.keys())
+    window = arguments.get("sliding_window")
+    return (
+        bool(names & arguments.keys())
+        or bool(arguments.get("vision_encoder") or arguments.get("multimodal"))
+        or not isinstance(window, int | None)
+    )
 
 
 def _ffn_size(arguments: Mapping[str, Any]) -> int:
@@ -72,13 +81,40 @@ def _ffn_size(arguments: Mapping[str, Any]) -> int:
     return multiple * -(-width // multiple)
 
 
-def _experts(arguments: Mapping[str, Any]) -> dict[str, object]:
-    moe = arguments["moe_args"]
-    width = int(arguments["moe_inter_dim"])
+_EXPERTS = {
+    "experts": ("num_experts", "n_routed_experts"),
+    "experts_per_token": ("top_k", "num_experts_per_tok", "n_activated_experts"),
+    "expert_ffn_size": ("moe_inter_dim", "expert_hidden_dim", "hidden_dim"),
+    "shared": ("num_shared_experts", "n_shared_experts"),
+    "dense": ("n_dense_layers", "first_k_dense_replace"),
+}
+"""Names of torchtitan, Mistral and DeepSeek, in a table of experts or beside it."""
+
+
+def _experts(arguments: Mapping[str, Any], where: str) -> dict[str, object]:
+    """Return the experts of a model, nothing of one that has none."""
+    table = arguments.get("moe_args") or arguments.get("moe") or {}
+    inside = table if isinstance(table, Mapping) else vars(table)
+    # The width of Mistral's experts is that of its MLP; the table says what it has of its own.
+    known = {**arguments, **inside}
+    sizes = {
+        ours: next((int(known[name]) for name in names if known.get(name) is not None), 0)
+        for ours, names in _EXPERTS.items()
+    }
+    if not sizes["experts"] and not inside:
+        return {}
+    if min(sizes["experts"], sizes["experts_per_token"], sizes["expert_ffn_size"]) < 1:
+        raise ConfigError(
+            message("refused.torchtitan_model"),
+            where=where,
+            remedy=message("advice.state_sizes"),
+        )
+    every = int(known.get("route_every_n") or 1)
+    layers = range(int(arguments["n_layers"]))
     return {
-        "experts": int(moe.num_experts),
-        "experts_per_token": int(moe.top_k),
-        "expert_ffn_size": width,
-        "shared_ffn_size": width * int(moe.num_shared_experts),
-        "dense_layers": tuple(range(int(arguments.get("n_dense_layers", 0)))),
+        "experts": sizes["experts"],
+        "experts_per_token": sizes["experts_per_token"],
+        "expert_ffn_size": sizes["expert_ffn_size"],
+        "shared_ffn_size": sizes["expert_ffn_size"] * sizes["shared"],
+        "dense_layers": tuple(n for n in layers if n < sizes["dense"] or n % every),
     }

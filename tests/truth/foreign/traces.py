@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 from tests.truth.foreign.case import Case, Check
@@ -76,9 +78,34 @@ def _ms(reply, name: str, steps: int) -> float:
     return steps * sum(b["dur_ns"] for b in rows) / 1e6
 
 
+def _written_twice(source: Path, folder: Path) -> None:
+    """Write each trace of a folder with all events again, as tools that join traces do."""
+    for path in sorted(source.glob("*.json.gz")):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        document["traceEvents"] *= 2
+        (folder / path.name.removesuffix(".gz")).write_text(json.dumps(document))
+
+
+def _of_repeated_events(folder: Path) -> list[Case]:
+    source, checks = folder / _KNOWN["four ranks of ResNet"][0], _KNOWN["four ranks of ResNet"][1]
+    if not source.exists():
+        return []
+    asked = ("diagnose", ".", "--format", "json")
+    said = says("events are written twice", "more than once")
+    making = (lambda place: _written_twice(source, place),)
+    return [Case("four-ranks,-all-events-twice", TRACES, asked, (*checks, said), making)]
+
+
 def traces(shared: Path) -> list[Case]:
     """Return a case for each trace that is there."""
     folder = shared / "traces"
+    return [
+        *_of_repeated_events(folder),
+        *_of_known(folder),
+    ]
+
+
+def _of_known(folder: Path) -> list[Case]:
     return [
         Case(
             name.replace(" ", "-"),

@@ -11,6 +11,7 @@ from meshscope.analyze.formulas.peaks import datasheet_peak, rated_clock
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H100 80GB HBM2e", 756),
         ("NVIDIA H100 NVL", 835),
         ("NVIDIA H200", 989),
         ("NVIDIA H20", 148),
@@ -56,6 +57,7 @@ def test_known_devices(name, tera):
         *("", "cpu", "NVIDIA H2000", "NVIDIA RTX A1000", "NVIDIA Z100", "NVIDIA GB10"),
         *("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "NVIDIA GeForce RTX 4090 Laptop GPU"),
         *("NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4060", "NVIDIA A1000"),
+        *("NVIDIA A40-8Q", "NVIDIA L40S-48Q", "NVIDIA A100-40C", "NVIDIA A100-SXM-64GB"),
     ],
 )
 def test_unknown_devices_have_no_peak(name):

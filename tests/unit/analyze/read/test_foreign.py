@@ -37,6 +37,17 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 278935599
         ("perf.data", b"PERFILE2\1", "Linux perf", "meshscope run"),
         ("py.speedscope.json", b'{"profiles": []}', "Python functions", "export_chrome_trace"),
         ("rank0.json", '{"traceEvents": []}'.encode("utf-16"), "UTF-16", "iconv"),
+        ("rank0.json", b"../.git/annex/objects/aB/SHA256E-s9--1.json\n", "git-annex", "annex get"),
+        ("op_summary_0_2026.csv", b"Device_id,Model Name,Op Name\n", "Ascend", "trace_view.json"),
+        ("kernel_details.csv", b"Step Id,Name,Type\n", "Ascend", "trace_view.json"),
+        ("smi.csv", b"timestamp, name, utilization.gpu [%]\n", "device samples", "meshscope run"),
+        ("trace.json", b'{"message": "Not Found"}', "error message", "file itself"),
+        (
+            "trace.json",
+            b'<?xml version="1.0"?>\n<Error><Code>AccessDenied</Code></Error>',
+            "error message",
+            "file itself",
+        ),
     ],
 )
 def test_what_it_is_and_the_way_out(tmp_path, name, content, what, way_out):

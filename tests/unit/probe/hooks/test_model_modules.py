@@ -56,6 +56,24 @@ def counted_flops(model):
     return flops_per_token(ModelDescription.from_fields(fields_of_modules(model, SEQ_LEN)))
 
 
+def test_layers_that_share_weights_count_as_often_as_they_run():
+    """Fails when a model that runs one layer six times has a sixth of its MFU."""
+    shared = Layer()
+    assert counted_flops(Decoder(lambda: shared, layers=6)) == counted_flops(Decoder(layers=6))
+
+
+def test_attention_of_another_width_is_left_open():
+    """Fails when heads that are wider than the model, as in Qwen3, count as ones that are not."""
+
+    def wide():
+        layer = Layer()
+        layer.attention.c_attn = nn.Linear(64, 3 * 128)
+        layer.attention.c_proj = nn.Linear(128, 64)
+        return layer
+
+    assert fields_of_modules(Decoder(wide), SEQ_LEN) is None
+
+
 @pytest.mark.parametrize(
     ("model", "fields"),
     [

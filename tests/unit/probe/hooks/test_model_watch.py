@@ -60,6 +60,23 @@ def test_what_is_no_batch_of_training_has_no_tokens(args, training):
     assert not reported
 
 
+class LlamaForSequenceClassification(torch.nn.Module):
+    """A classifier whose configuration is that of the decoder that it began as."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(model_type="llama", to_dict=lambda: CONFIG)
+
+
+def test_a_classifier_tells_its_tokens_alone():
+    """A head over the vocabulary would count that it does not have: a sixth of a small model."""
+    reported = []
+    wrapped = torch.nn.ModuleList([LlamaForSequenceClassification()])
+    wrapped.module = wrapped[0]
+    assert ModelWatch(reported.append).tokens(wrapped, (IDS,), {}) == 96
+    assert not reported
+
+
 @pytest.mark.parametrize("config", [{"model_type": "mamba", "state_size": 16}, {}])
 def test_a_model_that_no_formula_counts_tells_its_tokens_alone(config):
     """A guess would be a wrong MFU."""

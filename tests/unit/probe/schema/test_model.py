@@ -110,6 +110,48 @@ def test_a_window_bounds_what_a_token_sees():
     assert flops_per_token(model, "causal") - of_weights == pytest.approx(causal, rel=1e-3)
 
 
+def test_chunks_begin_anew():
+    """Chunked attention would count like a window that moves along: 4 % too much of Llama 4 at 16k."""
+    chunked = {**LLAMA3, "seq_len": 20_000, "window": 8192, "chunked": True}
+    model = describe_model(chunked)
+    mean = sum(t % 8192 for t in range(20_000)) / 20_000
+    of_weights = flops_per_token(model, "no_attention")
+    causal = 12 * 4096 * 32 * mean
+    assert flops_per_token(model, "causal") - of_weights == pytest.approx(causal, rel=1e-3)
+    assert flops_per_token(model) - of_weights == pytest.approx(2 * causal, rel=1e-3)
+    short = describe_model({**chunked, "seq_len": 4096})
+    assert flops_per_token(short) == flops_per_token(describe_model({**LLAMA3, "seq_len": 4096}))
+
+
+def test_experts_of_unlike_widths_are_refused():
+    """The width of the dense MLP would be taken for that of every expert."""
+    experts = {"num_experts": 8, "moe_topk": 2, "moe_intermediate_size": [64, 64, 32, 64]}
+    with pytest.raises(ConfigError, match="moe_intermediate_size"):
+        describe_model(_LIKE_LLAMA | {"model_type": "hunyuan_v1_moe"} | experts, seq_len=128)
+
+
+def test_mpt_states_its_parts_inside_of_others():
+    """Heads of keys would be too many, and a gate would be missing."""
+    mpt = {"model_type": "mpt", "d_model": 64, "n_heads": 8, "n_layers": 2, "vocab_size": 100}
+    one = describe_model(mpt | {"attn_config": {"attn_type": "multiquery_attention"}}, seq_len=8)
+    assert one.kv_heads == 1
+    grouped = {"attn_type": "grouped_query_attention", "kv_n_heads": 2}
+    gated = {"attn_config": grouped, "ffn_config": {"ffn_type": "mptglu"}}
+    model = describe_model(mpt | gated, seq_len=8)
+    assert (model.kv_heads, model.gated) == (2, True)
+
+
+def test_layers_with_a_window_are_read_from_what_a_config_has():
+    """A config that lists no layer types would have a window in all layers, or be refused."""
+    windowed = _LIKE_LLAMA | {"sliding_window": 8, "sliding_window_pattern": "LLLG"}
+    assert describe_model(windowed, seq_len=128).windowed_layers == (0, 1, 2)
+    chunks = _LIKE_LLAMA | {"model_type": "llama4_text", "attention_chunk_size": 8}
+    model = describe_model(chunks, seq_len=128)
+    assert (model.windowed_layers, model.window, model.chunked) == ((0, 1, 2), 8, True)
+    stated = describe_model(chunks | {"no_rope_layers": [0, 1, 1, 1]}, seq_len=128)
+    assert stated.windowed_layers == (1, 2, 3)
+
+
 def test_latent_attention_and_first_dense_layers():
     """DeepSeek-V3 would not have its 671 thousand million parameters, or FLOPs of full heads."""
     config = {
@@ -215,8 +257,18 @@ def test_a_count_for_each_layer_is_one_where_all_are_alike():
             },
             "linear_attention",
         ),
+        (_LIKE_LLAMA | {"cross_attention_layers": [3]}, "cross attention"),
+        (_LIKE_LLAMA | {"index_topk": 2048}, "sparse attention"),
+        (_LIKE_LLAMA | {"lambda_std_dev": 0.1}, "differential attention"),
+        (_LIKE_LLAMA | {"num_codebooks": 8}, "another head"),
+        (_LIKE_LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, "another head"),
+        (_LIKE_LLAMA | {"word_embed_proj_dim": 128}, "another width"),
+        (_LIKE_LLAMA | {"layer_types": ["full_attention"]}, "names 1 layers of 4"),
     ],
-    ids=["t5", "mamba", "vision", "unknown", "experts of an unknown one", "linear"],
+    ids=[
+        *("t5", "mamba", "vision", "unknown", "experts of an unknown one", "linear", "cross"),
+        *("sparse", "differential", "codes", "classifier", "embedding", "kinds"),
+    ],
 )
 def test_what_no_formula_counts_is_refused(config, word):
     """A guess would be a wrong MFU instead of none."""
@@ -278,6 +330,80 @@ def test_megatron_experts_and_latent_attention():
     assert (model.head_dim, model.v_head_dim, model.q_lora_rank) == (192, 128, 0)
     with pytest.raises(ConfigError, match="pattern"):
         describe_model({**MEGATRON, "num_experts": 8, "moe_layer_freq": "__import__('os')"})
+
+
+@pytest.mark.parametrize("window", [(127, 0), [127, 0], "127,0", "(127, 0)", 127])
+def test_megatron_writes_its_window_in_many_ways(window):
+    """A window that is not understood would make attention 32 times as dear at 4k."""
+    model = describe_model({**MEGATRON, "window_size": window, "window_attn_skip_freq": 2})
+    assert (model.window, len(model.windowed_layers)) == (128, 16)
+    assert describe_model({**MEGATRON, "window_size": "-1,0"}).window == 0
+
+
+def test_a_window_that_cannot_be_read_is_refused():
+    """The whole sequence would be counted in the place of a window."""
+    with pytest.raises(ConfigError, match="window_size"):
+        describe_model({**MEGATRON, "window_size": "wide"})
+
+
+def test_names_of_megatron_deepspeed_count():
+    """Heads of keys, top-k and layers of experts would be those of Megatron-LM's defaults."""
+    plain = {name: value for name, value in MEGATRON.items() if "quer" not in name}
+    dense = {**plain, "num_key_value_heads": 4, "num_experts": [1], "deepspeed": True}
+    assert describe_model(dense).kv_heads == 4
+    assert describe_model({**dense, "group_query_attention": False}).kv_heads == 4
+    sparse = {**dense, "num_experts": [64], "topk": 1, "expert_interval": 2}
+    model = describe_model(sparse)
+    assert (model.experts, model.experts_per_token) == (64, 1)
+    assert model.dense_layers == tuple(range(0, 32, 2))
+    assert describe_model({**sparse, "mlp_type": "residual"}).shared_ffn_size == 14336
+
+
+def test_names_of_nemo_count():
+    """A gate that the function's name says would be left out: a third of the MLP."""
+    plain = {name: MEGATRON[name] for name in MEGATRON if name not in ("swiglu", "seq_length")}
+    model = describe_model(
+        {**plain, "activation": "fast-swiglu", "bias": False, "encoder_seq_length": 8192}
+    )
+    assert model == describe_model(MEGATRON)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"hybrid_attention_ratio": 0.08},
+        {"is_hybrid_model": True},
+        {"experimental_attention_variant": "gated_delta_net"},
+        {"linear_attention_freq": 4},
+        {"attention_output_gate": True},
+        {"moe_latent_size": 1024},
+        {"heterogeneous_layers_config_path": "layers.json"},
+        {"encoder_num_layers": 12},
+        {"decoder_num_layers": 32},
+        {"program": "pretrain_bert"},
+        {"spec": ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_other_layers_of_megatron_are_refused(other):
+    """Layers without attention, or with another one, would count as a decoder's."""
+    with pytest.raises(ConfigError, match="has layers of the kind"):
+        describe_model({**MEGATRON, **other})
+
+
+def test_arguments_that_build_no_other_layers_are_no_obstacle():
+    """The list that Megatron prints names all its arguments: no decoder would be known."""
+    unset = {
+        "hybrid_attention_ratio": 0.0,
+        "is_hybrid_model": False,
+        "experimental_attention_variant": None,
+        "attention_output_gate": False,
+        "encoder_num_layers": 32,
+        "decoder_num_layers": None,
+        "spec": None,
+        "program": "pretrain_gpt",
+    }
+    assert describe_model({**MEGATRON, **unset}) == describe_model(MEGATRON)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
+from meshscope.probe.schema.errors import TraceFormatError
 
 
 def event(rank, ts, **change):
@@ -127,3 +128,28 @@ def test_more_events_than_are_held_at_once(tmp_path, monkeypatch):
     trace = import_trace(write_file(tmp_path / "merged.json", events))
     assert trace.frame("kernel").groupby("rank").size().tolist() == [200] * 5
     assert trace.frame("kernel")["start_ns"].max() == 199_000
+
+
+def test_processes_that_name_no_rank_are_not_read_as_one(tmp_path):
+    """Fails when a file that two ranks wrote is one rank with two devices, and the other rank missing."""
+    events = [
+        {
+            "ph": "X", "cat": cat, "name": name, "pid": process, "tid": process, "ts": ts, "dur": 5,
+            "args": {},
+        }
+        for process in (100, 101)
+        for cat, name, ts in (
+            ("user_annotation", "ProfilerStep#1", 0),
+            ("cpu_op", "aten::mm", 1),
+            ("cuda_runtime", "cudaLaunchKernel", 2),
+        )
+    ]  # fmt: skip
+    path = write_file(tmp_path / "joined.json", events)
+    with pytest.raises(TraceFormatError, match=r"several processes \(100, 101\)"):
+        import_trace(path)
+    # In containers each process may have the same number.
+    alike = [item | {"pid": 1} for item in events]
+    with pytest.raises(TraceFormatError, match=r"several threads at once \(100, 101\)"):
+        import_trace(write_file(tmp_path / "joined.json", alike))
+    own = [item for item in events if item["pid"] == 100] * 40
+    import_trace(write_file(tmp_path / "own.json", [*own, events[4]]))

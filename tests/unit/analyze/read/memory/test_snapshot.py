@@ -126,6 +126,13 @@ def test_without_a_history_only_the_end_is_known(tmp_path):
     assert diagnose(trace).memory["peak_bytes"].tolist() == [420]
 
 
+def test_segments_alone_are_a_snapshot_without_a_history(tmp_path):
+    """What torch.cuda.memory_snapshot() returns would be called a pickle without segments."""
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(AT_END, 4))
+    alone = import_trace(tmp_path / "rank0.pickle")
+    assert moments(alone) == [[420, 1000, None]]
+
+
 def test_stacks_of_blocks_serve_where_no_action_allocated_them(tmp_path):
     """Parameters, which are older than any history, would be unknown."""
     segments = [segment(block(0, 100, PARAMETER), block(100, 10, OPTIMIZER))]
