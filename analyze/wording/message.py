@@ -6,6 +6,7 @@ edits a sentence afterwards.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -49,12 +50,9 @@ def template(code: str) -> str:
 
 
 @cache
-def catalogue() -> dict[str, str]:
+def catalogue() -> Mapping[str, str]:
     """Return every sentence by its code."""
-    found = dict(error_sentences())
-    for file in CATALOGUE:
-        found |= sentences(__package__, file)
-    return found
+    return ChainMap(*(sentences(__package__, file) for file in CATALOGUE), error_sentences())
 
 
 def message_to_json(text: errors.Message | str) -> dict[str, Any] | None:

@@ -13,8 +13,9 @@ The form of a value stands after its colon::
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from math import isfinite
@@ -25,18 +26,48 @@ ERRORS = "errors.toml"
 """What is wrong, and what to do now: of every part, the analyses too."""
 
 
+_HEADER = re.compile(r"^\[(\w+)\].*\n", re.MULTILINE)
+
+
+class Sentences(Mapping[str, str]):
+    """The sentences of a file by their codes.
+
+    A part of it is parsed when one of its sentences is wanted: few commands need more than two.
+    """
+
+    def __init__(self, text: str) -> None:
+        _, *parts = _HEADER.split(text)
+        self._parts: dict[str, str | dict[str, str]] = dict(
+            zip(parts[::2], parts[1::2], strict=True)
+        )
+
+    def _part(self, name: str) -> dict[str, str]:
+        found = self._parts[name]
+        if isinstance(found, str):
+            self._parts[name] = found = tomllib.loads(found)
+        return found
+
+    def __getitem__(self, code: str) -> str:
+        part, _, name = code.partition(".")
+        try:
+            return self._part(part)[name]
+        except KeyError:
+            raise KeyError(code) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{part}.{name}" for part in self._parts for name in self._part(part))
+
+    def __len__(self) -> int:
+        return sum(len(self._part(part)) for part in self._parts)
+
+
 @cache
-def sentences(package: str, file: str) -> dict[str, str]:
+def sentences(package: str, file: str) -> Sentences:
     """Return every sentence of a file by its code."""
-    text = files(package).joinpath(file).read_text(encoding="utf-8")
-    return {
-        f"{part}.{name}": sentence
-        for part, of_part in tomllib.loads(text).items()
-        for name, sentence in of_part.items()
-    }
+    return Sentences(files(package).joinpath(file).read_text(encoding="utf-8"))
 
 
-def error_sentences() -> dict[str, str]:
+def error_sentences() -> Sentences:
     """Return the sentences of all errors by their code."""
     return sentences(__package__, ERRORS)
 
