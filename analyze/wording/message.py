@@ -6,7 +6,6 @@ edits a sentence afterwards.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +13,7 @@ from typing import Any, TypeAlias
 
 from meshscope.probe.schema import message as errors
 from meshscope.probe.schema.errors import MeshscopeError
-from meshscope.probe.schema.sentences import error_sentences, sentences
+from meshscope.probe.schema.sentences import Sentences, text_of, text_of_errors
 
 from .quantities import QuantityFormatter
 
@@ -52,7 +51,7 @@ def template(code: str) -> str:
 @cache
 def catalogue() -> Mapping[str, str]:
     """Return every sentence by its code."""
-    return ChainMap(*(sentences(__package__, file) for file in CATALOGUE), error_sentences())
+    return Sentences(text_of_errors(), *(text_of(__package__, file) for file in CATALOGUE))
 
 
 def message_to_json(text: errors.Message | str) -> dict[str, Any] | None:

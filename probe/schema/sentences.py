@@ -30,16 +30,16 @@ _HEADER = re.compile(r"^\[(\w+)\].*\n", re.MULTILINE)
 
 
 class Sentences(Mapping[str, str]):
-    """The sentences of a file by their codes.
+    """The sentences of files by their codes; no part is in two files.
 
-    A part of it is parsed when one of its sentences is wanted: few commands need more than two.
+    A part is parsed when one of its sentences is wanted: few commands need more than two.
     """
 
-    def __init__(self, text: str) -> None:
-        _, *parts = _HEADER.split(text)
-        self._parts: dict[str, str | dict[str, str]] = dict(
-            zip(parts[::2], parts[1::2], strict=True)
-        )
+    def __init__(self, *texts: str) -> None:
+        self._parts: dict[str, str | dict[str, str]] = {}
+        for text in texts:
+            _, *parts = _HEADER.split(text)
+            self._parts |= zip(parts[::2], parts[1::2], strict=True)
 
     def _part(self, name: str) -> dict[str, str]:
         found = self._parts[name]
@@ -61,15 +61,20 @@ class Sentences(Mapping[str, str]):
         return sum(len(self._part(part)) for part in self._parts)
 
 
+def text_of(package: str, file: str) -> str:
+    """Return the text of a file that lies in a package."""
+    return files(package).joinpath(file).read_text(encoding="utf-8")
+
+
+def text_of_errors() -> str:
+    """Return the text of the file of errors."""
+    return text_of(__package__, ERRORS)
+
+
 @cache
-def sentences(package: str, file: str) -> Sentences:
-    """Return every sentence of a file by its code."""
-    return Sentences(files(package).joinpath(file).read_text(encoding="utf-8"))
-
-
 def error_sentences() -> Sentences:
     """Return the sentences of all errors by their code."""
-    return sentences(__package__, ERRORS)
+    return Sentences(text_of_errors())
 
 
 def error_sentence(code: str, values: Mapping[str, Any]) -> str:

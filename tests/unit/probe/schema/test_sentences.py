@@ -1,27 +1,25 @@
 """Sentences are found by their codes, whichever part of a file is read for them."""
 
 import tomllib
-from importlib.resources import files
 
 import pytest
 
-from meshscope.probe.schema.sentences import Sentences, error_sentences, sentences
+from meshscope.analyze.wording.message import CATALOGUE
+from meshscope.probe.schema.sentences import Sentences, error_sentences, text_of, text_of_errors
 
 
-@pytest.mark.parametrize(
-    ("package", "file"),
-    [
-        ("meshscope.probe.schema", "errors.toml"),
-        ("meshscope.analyze.wording", "catalogue.toml"),
-        ("meshscope.analyze.wording", "limits.toml"),
-    ],
-)
-def test_the_parts_of_a_file_are_the_file(package, file):
+def test_the_parts_of_all_files_are_the_files():
     """Fails when a sentence is lost, or two parts have one name, because parts are parsed apart."""
-    whole = tomllib.loads(files(package).joinpath(file).read_text(encoding="utf-8"))
-    by_code = {f"{part}.{name}": text for part in whole for name, text in whole[part].items()}
-    assert dict(sentences(package, file)) == by_code
-    assert len(sentences(package, file)) == len(by_code)
+    texts = [text_of_errors()]
+    texts += [text_of("meshscope.analyze.wording", file) for file in CATALOGUE]
+    by_code = {
+        f"{part}.{name}": sentence
+        for text in texts
+        for part, of_part in tomllib.loads(text).items()
+        for name, sentence in of_part.items()
+    }
+    assert dict(Sentences(*texts)) == by_code
+    assert len(Sentences(*texts)) == len(by_code) == sum(map(len, map(Sentences, texts)))
 
 
 def test_a_part_is_parsed_when_it_is_wanted():
