@@ -102,6 +102,8 @@ def faulty_devices(trace: Trace) -> tuple[FaultyDevice, ...]:
     found: dict[tuple[str, str], list[Fault]] = {}
     for key, fault in (*_events(trace), *_counters(trace)):
         found.setdefault(key, []).append(fault)
+    if not found:
+        return ()
     joined = trace.frame("rank_device").astype({"host": str, "uuid": str})
     ranks = dict(zip(zip(joined["host"], joined["uuid"], strict=True), joined["rank"], strict=True))
     hosts_known = set(joined["host"])
@@ -124,6 +126,8 @@ _Key = tuple[str, str]
 
 
 def _events(trace: Trace) -> Iterator[tuple[_Key, Fault]]:
+    if not trace.row_count("device_event"):
+        return
     events = trace.frame("device_event").astype({"host": str, "uuid": str, "kind": str})
     events["code"] = events["code"].fillna(-1).astype("int64")
     for (host, uuid, kind, code), rows in events.groupby(["host", "uuid", "kind", "code"]):
@@ -173,10 +177,9 @@ def _counters(trace: Trace) -> Iterator[tuple[_Key, Fault]]:
 
     A flag that was set before the run counts too: such a device is at work in it.
     """
-    samples = trace.frame("device_sample")
-    if samples.empty:
+    if not trace.row_count("device_sample"):
         return
-    samples = samples.astype({"host": str, "uuid": str}).sort_values("time_ns")
+    samples = trace.frame("device_sample").astype({"host": str, "uuid": str}).sort_values("time_ns")
     for (host, uuid), rows in samples.groupby(["host", "uuid"], sort=False):
         key = (str(host), str(uuid))
         for column, (fault, grown) in _GROWS.items():

@@ -238,10 +238,8 @@ def _step_time(windows: pd.DataFrame, run: IntArray, steps: int, *, chained: boo
     if not steps:
         return 0.0
     if chained:
-        spans = windows.groupby([windows["rank"], run]).agg(
-            first=("start_ns", "min"), last=("end_ns", "max")
-        )
-        by_rank = (spans["last"] - spans["first"]).groupby(level=0).sum()
+        runs = windows.groupby([windows["rank"], run])
+        by_rank = (runs["end_ns"].max() - runs["start_ns"].min()).groupby(level=0).sum()
         return float(by_rank.mean() / steps)
     longest = (windows["end_ns"] - windows["start_ns"]).groupby(windows["step"]).max()
     return float(longest.mean())

@@ -156,6 +156,8 @@ def _of_the_head(account: Account, centre: pd.Series, stage: int) -> Message | N
 
 def _heavy_stage(account: Account) -> Iterator[Finding]:
     """The stage that computes longest, by ``MIN_EXCESS`` more than the median of the others."""
+    if len(set(account.stage.values())) < 2:
+        return
     centre = _compute_by_stage(account, all_steps(account.windows))
     if len(centre) < 2 or int(centre.index.min()) < 0:
         return
