@@ -9,9 +9,9 @@ devices worked on is compared by operator and by kernel besides, each change spl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -43,8 +43,7 @@ _SETUP = (
 """What of the runs should be equal, or else is the change that is looked at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One of the two runs, reduced to what is compared."""
 
     diagnosis: Diagnosis
@@ -56,8 +55,7 @@ class Side:
     """name, category, calls, total_ns, likewise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The change from one run to the other; times are per step."""
 
     before: Side

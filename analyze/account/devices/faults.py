@@ -7,9 +7,10 @@ their usual causes. A number that is not here is reported as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
+
+import msgspec
 
 from meshscope.probe.schema.terms import DeviceEventKind
 
@@ -69,8 +70,7 @@ def xid(number: int) -> Xid:
     return XIDS.get(number, Xid("a fault that is not in the list", FaultClass.UNKNOWN))
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """One kind of fault of one device."""
 
     fault: FaultClass
@@ -81,15 +81,14 @@ class Fault:
     """When it was seen first, on the clock of the ranks of its host."""
 
 
-@dataclass(frozen=True, slots=True)
-class FaultyDevice:
+class FaultyDevice(msgspec.Struct, frozen=True):
     """A device with faults."""
 
     host: str
     uuid: str
     rank: int | None
     """None where no rank is known to run on it."""
-    faults: tuple[Fault, ...] = field(default=())
+    faults: tuple[Fault, ...] = ()
     """The most serious first, then the earliest."""
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from ...tables.arrays import BoolArray, FloatArray
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, slow_verdict
@@ -21,8 +22,7 @@ UNSURE_STEPS = 3
 """By which a slow-down may have begun earlier than it seems."""
 
 
-@dataclass(slots=True)
-class Alarm:
+class Alarm(msgspec.Struct):
     """A rank that was found slow."""
 
     verdict: RankVerdict

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import msgspec
 import pandas as pd
 
 from ...wording.limits import Limit
 from .verdict import RankVerdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionResult:
+class DetectionResult(msgspec.Struct, frozen=True, kw_only=True):
     """Verdicts of all ranks, the slowest suspect first."""
 
     verdicts: tuple[RankVerdict, ...]
@@ -20,7 +18,7 @@ class DetectionResult:
     steps: int
     minimum_slowdown: float | None
     """Median over the ranks of their ``minimum_slowdown``; None where no rank has one."""
-    limits: tuple[Limit, ...] = field(default=())
+    limits: tuple[Limit, ...] = ()
     together: RankVerdict | None = None
     """How slow all ranks became together, as of one rank; None: they did not, or it was not asked."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 
 class Persistence(StrEnum):
@@ -34,8 +36,7 @@ class Evidence(StrEnum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankVerdict:
+class RankVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one rank."""
 
     rank: int
