@@ -9,9 +9,9 @@ devices worked on is compared by operator and by kernel besides, each change spl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 
@@ -43,7 +43,8 @@ _SETUP = (
 """What of the runs should be equal, or else is the change that is looked at."""
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
     """One of the two runs, reduced to what is compared."""
 
     diagnosis: Diagnosis
@@ -55,7 +56,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """name, category, calls, total_ns, likewise."""
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
     """The change from one run to the other; times are per step."""
 
     before: Side

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from ...tables.arrays import BoolArray, FloatArray
 from .conclude import MIN_CONFIDENCE, Measured, Stretch, slow_verdict

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
-from msgspec.structs import replace
 
 from meshscope.probe.schema.layout import ParallelLayout
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass, field
+
 import pandas as pd
 
 from ...wording.limits import Limit
 from .verdict import RankVerdict
 
 
-class DetectionResult(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionResult:
     """Verdicts of all ranks, the slowest suspect first."""
 
     verdicts: tuple[RankVerdict, ...]
@@ -18,7 +20,7 @@ class DetectionResult(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     minimum_slowdown: float | None
     """Median over the ranks of their ``minimum_slowdown``; None where no rank has one."""
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[Limit, ...] = field(default=())
     together: RankVerdict | None = None
     """How slow all ranks became together, as of one rank; None: they did not, or it was not asked."""
 

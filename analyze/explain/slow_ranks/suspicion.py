@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from msgspec.structs import replace
 
 from meshscope.probe.schema.layout import ParallelLayout
 

@@ -24,11 +24,11 @@ in those in which both are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from msgspec.structs import replace
 
 from meshscope.probe.schema.layout import ParallelLayout
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import StrEnum
-
-import msgspec
-from msgspec.structs import replace
 
 
 class Persistence(StrEnum):
@@ -36,7 +34,8 @@ class Evidence(StrEnum):
     NOTHING = "nothing"
 
 
-class RankVerdict(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankVerdict:
     """What is known of one rank."""
 
     rank: int
