@@ -12,10 +12,10 @@ all stretches, at the same rate of false alarms): what a test finds with that bo
 the noise is the second figure. What the detection finds less, it loses because it estimates them.
 """
 
-from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
+from msgspec.structs import replace
 from tests.detection_cases import LAYOUTS, Family
 from tests.slow_ranks import KINDS, Nuisance, SlowRankJob
 

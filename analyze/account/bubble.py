@@ -33,11 +33,9 @@ def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) 
     stage = stage_of_ranks(trace, sorted(set(ledger.by_step["rank"])))
     frame = ledger.by_step.assign(stage=ledger.by_step["rank"].map(stage))
     wait = f"exposed_{Axis.PP.value}_wait"
-    by_stage = frame.groupby("stage", as_index=False).agg(
-        wait_ns=(wait, "mean"), step_ns=("step_ns", "mean")
-    )
-    by_stage["wait_frac"] = by_stage["wait_ns"] / by_stage["step_ns"]
-    by_stage = by_stage[["stage", "wait_ns", "wait_frac"]]
+    means = frame.groupby("stage", as_index=False)[[wait, "step_ns"]].mean()
+    by_stage = means[["stage", wait]].set_axis(["stage", "wait_ns"], axis="columns")
+    by_stage["wait_frac"] = means[wait] / means["step_ns"]
     if trace.layout is None:
         return Bubble(None, None, by_stage, message("why.no_layout"))
     if trace.layout.pp < 2:

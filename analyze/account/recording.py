@@ -24,13 +24,16 @@ def probe_cost(trace: Trace) -> dict[str, float | int | None]:
         ``probe_cost_frac`` (mean of the ranks), ``probe_cost_most_frac`` and
         ``probe_cost_most_rank``; all None where no rank measured itself.
     """
+    unknown = dict.fromkeys(("probe_cost_frac", "probe_cost_most_frac", "probe_cost_most_rank"))
+    if not trace.row_count("recording"):
+        return unknown
     rows = trace.frame("recording").dropna(subset=["cost_ns"])
     # Before its first step has ended, a rank has measured next to nothing of itself.
     rows = rows[(rows["steps"].isna() | (rows["steps"] > 0)).to_numpy(bool)]
     by_rank = rows.astype({"cost_ns": np.float64}).groupby("rank")[["cost_ns", "dur_ns"]].sum()
     by_rank = by_rank[by_rank["dur_ns"] > 0]
     if by_rank.empty:
-        return dict.fromkeys(("probe_cost_frac", "probe_cost_most_frac", "probe_cost_most_rank"))
+        return unknown
     share = by_rank["cost_ns"] / by_rank["dur_ns"]
     return {
         "probe_cost_frac": float(share.mean()),
@@ -41,6 +44,8 @@ def probe_cost(trace: Trace) -> dict[str, float | int | None]:
 
 def level_limits(trace: Trace) -> tuple[Limit, ...]:
     """Return the ranks whose probe recorded less because it took too much."""
+    if not trace.row_count("recording"):
+        return ()
     rows = trace.frame("recording")
     code = rows["reason"].map(_code_of_reason)
     sampled, lowered = (rows[code == one] for one in ("level.sampled", "level.over_budget"))

@@ -30,12 +30,12 @@ from ..explain.not_recorded import unknown_causes
 from ..explain.replay.program import Program, build_program
 from ..explain.run_account import Account
 from ..explain.unrecorded_joins.infer import Joined, with_hidden_joins
-from ..read.deep_traces.steps import listed_steps
 from ..tables.classes import LEAST_SEPARATED, UNSPLIT
 from ..tables.results import Utilization
 from ..tables.trace import Trace, stage_of_ranks
 from ..wording.limits import Limit, limit_text
 from ..wording.message import Message, message
+from ..wording.step_ranges import listed_steps
 
 MOST_LIMITS_IN_ERROR = 3
 MOST_LISTED = 8

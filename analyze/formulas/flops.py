@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
+
+import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model import (
@@ -100,8 +102,7 @@ _UNLIKE = 0.02
 """Stated parameters that differ by more from those of the stated sizes contradict them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes alone, without heads and MLP: a dense model with a head of its own is assumed."""
 
     num_layers: int
@@ -194,7 +195,7 @@ def _inferred(shape: ModelShape, heads: int, ffn: int) -> KnownModel:
 
 def model_shape(run: Mapping[str, object]) -> ModelShape | None:
     """Return the sizes in the run table, None if a part of them is not known."""
-    values = {name: run.get(name) for name in ModelShape.__slots__}
+    values = {name: run.get(name) for name in ModelShape.__struct_fields__}
     if any(not isinstance(value, int) or isinstance(value, bool) for value in values.values()):
         return None
     return ModelShape(**values)  # type: ignore[arg-type]

@@ -7,16 +7,19 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from glob import has_magic
 from os.path import commonpath
 from pathlib import Path
+
+import msgspec
 
 from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import listed, printable
 from meshscope.probe.schema.rundir import is_run_directory
 
+from .. import load
 from ..read.input_paths import look
 from ..read.mixed_formats import read_files
 from ..read.reading import OnBytes, Reading, ignore_bytes
@@ -34,8 +37,6 @@ from .ingested import (
     read_ingested,
     write_ingested,
 )
-from .kept_tables import keep, read_kept
-from .load import load_trace, most_rows, read_traces
 
 _CANNOT_WRITE = (
     errno.EACCES,
@@ -55,8 +56,7 @@ _MOST_GROUPS = 16
 """Of more groups those of one kind share a line: a screen has some 24."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     """Where runs are kept, and how their sources are read."""
 
     runs_dir: Path
@@ -126,11 +126,11 @@ def open_run(
         OSError: A file cannot be read.
     """
     if not path.exists() and not has_magic(str(path)):
-        return load_trace(path)
+        return load.load_trace(path)
     if is_run_directory(path):
         if is_ingested(path):
-            return load_trace(
-                path, wanted=Wanted(steps=steps, most_rows=keeping.most_rows or most_rows())
+            return load.load_trace(
+                path, wanted=Wanted(steps=steps, most_rows=keeping.most_rows or load.most_rows())
             )
         return _open_capture(path, keeping, steps)
     try:
@@ -141,7 +141,7 @@ def open_run(
         tell(
             f"{keeping.runs_dir}: {os.strerror(error.errno)}: the traces are analysed, but not kept"
         )
-        return read_traces(path, reading=Reading(workers=keeping.workers))
+        return load.read_traces(path, reading=Reading(workers=keeping.workers))
     if not found.reused:
         tell(f"kept as {found.path}, which opens at once from now on")
     return found.trace
@@ -187,12 +187,12 @@ def _groups(trace: Trace) -> list[str]:
 
 def _open_capture(path: Path, keeping: Keeping, steps: tuple[int, int] | None) -> Trace:
     """Return a capture of ours, with its tables kept for the next time where that may be."""
-    wanted = Wanted(steps, keeping.most_rows or most_rows(), keeping.on_bytes)
-    kept = read_kept(path, wanted)
+    wanted = Wanted(steps, keeping.most_rows or load.most_rows(), keeping.on_bytes)
+    kept = load.read_kept(path, wanted)
     if kept is not None:
         return kept
-    trace = load_trace(path, keeps_traces=True, wanted=wanted)
-    keep(trace, wanted)
+    trace = load.load_trace(path, keeps_traces=True, wanted=wanted)
+    load.keep(trace, wanted)
     return trace
 
 
@@ -235,7 +235,7 @@ def _read(
             on_bytes=keeping.on_bytes,
             cycle=keeping.cycle,
         )
-        trace = read_traces(named, files=files, reading=reading)
+        trace = load.read_traces(named, files=files, reading=reading)
         if keeping.cycle is not None and not trace.capabilities.repeats_cycles:
             raise TraceFormatError(
                 message("refused.cycle_of_no_profiler"),

@@ -11,9 +11,10 @@ import errno
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from meshscope.probe.reader.held_steps import COUNTED
 from meshscope.probe.schema.errors import RunDirectoryError
@@ -43,8 +44,7 @@ _SECTION = "ingested"
 _ENDINGS = re.compile(r"(?:\.(?:pt|trace|json|gz|tar|tgz|parquet|pkl|pickle|jsonl|sqlite))+$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ingested:
+class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     """A run directory made from other traces."""
 
     path: Path

@@ -7,7 +7,8 @@ that has nothing to do returns the capture as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ..align.clocks.alignment import align
 from ..align.communication.profiled_steps import with_paired_numbers
@@ -28,8 +29,7 @@ _NAMED = ("group", "collective", "p2p")
 """Tables that name an axis."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(msgspec.Struct, frozen=True):
     """One change to a capture."""
 
     apply: Callable[[Trace], Trace]

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from ..wording.message import Text
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(msgspec.Struct, frozen=True):
     """The title of a section; of the whole report where it is the first block."""
 
     text: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(msgspec.Struct, frozen=True):
     """Sentences, one below the other."""
 
     texts: Sequence[Text]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """One entry of a list, with facts below it."""
 
     text: Text
@@ -34,16 +32,14 @@ class Item:
     is_strong: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """A list; numbered where its items are referred to."""
 
     items: Sequence[Item]
     first_number: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Rows of cells: the first column to the left, the others to the right."""
 
     columns: Sequence[str]
@@ -54,15 +50,13 @@ class Table:
     """Sentences that belong below it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verbatim:
+class Verbatim(msgspec.Struct, frozen=True):
     """Lines whose columns mean something: a map, a command."""
 
     lines: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True):
     """A picture, and its numbers for whoever cannot see it: a text shows these alone."""
 
     picture: str
@@ -72,8 +66,7 @@ class Figure:
     table: Table
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """A border between two parts of a report."""
 
     text: Text = ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self, cast
+
+import msgspec
 
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import printable
@@ -29,8 +30,7 @@ _MAGIC = (b"PAR1", b"SQLite format 3\0")
 """Starts of files of which only the whole tells whether they are a trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unpacked:
+class Unpacked(msgspec.Struct, frozen=True):
     """The files of an input with those of its archives."""
 
     files: list[InputFile]

@@ -7,7 +7,6 @@ import io
 import re
 import sqlite3
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -33,8 +32,7 @@ _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECA
 _DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
-@dataclass(frozen=True, slots=True)
-class InputFile:
+class InputFile(msgspec.Struct, frozen=True):
     """One file on disk, or one member of an archive (then its bytes are held)."""
 
     label: str

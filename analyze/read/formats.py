@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from ..tables.trace import Trace
@@ -180,8 +180,7 @@ ARCHIVE, UNKNOWN = "archive", "unknown"
 """Kinds of files that have no reader."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class Format(msgspec.Struct, frozen=True, kw_only=True):
     """One format.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import printable
@@ -18,12 +19,11 @@ from .files import InputFile
 _SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """The files behind a path."""
 
     files: list[InputFile]
-    limits: list[Limit] = field(default_factory=list)
+    limits: list[Limit] = msgspec.field(default_factory=list)
     """What was not looked at."""
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -22,8 +22,7 @@ _STEP = np.zeros(256, dtype=np.int8)
 _STEP[list(b"{[")], _STEP[list(b"}]")] = 1, -1
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
+class Elements(msgspec.Struct, frozen=True):
     """The elements of an array whose opening bracket is not part of the text."""
 
     ends: list[int]

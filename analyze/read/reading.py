@@ -6,8 +6,9 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 OnBytes = Callable[[int], None]
 """Told how many more bytes of the input were read."""
@@ -17,8 +18,7 @@ def ignore_bytes(_: int) -> None:
     """Tell nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller decides about reading."""
 
     folder: Path | None = None

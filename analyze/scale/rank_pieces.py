@@ -8,12 +8,13 @@ the rows of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from msgspec.structs import replace
 
 from meshscope.probe.reader.attempts import steps_before
 from meshscope.probe.reader.part_sizes import unpacked_bytes

@@ -6,7 +6,7 @@ or less than a profiler's trace has a record in ``CAPABILITIES``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 OWN = "meshscope"
 """Origin of captures of our probe."""
@@ -16,8 +16,7 @@ FLIGHT_RECORDER = "flight_recorder"
 """Origin of dumps: no steps, and an operation without an end was not complete."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What is true of every capture of one program; the defaults are those of a profiler's trace."""
 
     has_steps: bool = True

@@ -14,11 +14,12 @@ import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar, cast
+
+import msgspec
 
 from . import interrupts
 
@@ -31,13 +32,11 @@ _POLL_S = 0.1
 """How late a worker that was killed is noticed."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerDied:
+class WorkerDied(msgspec.Struct, frozen=True):
     """The process that had a task ended without a result: it was killed, or ran out of memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Raised:
+class _Raised(msgspec.Struct, frozen=True):
     """What the function raised, in parts: not every error can be sent between processes."""
 
     text: str
@@ -51,8 +50,7 @@ class _Raised:
         return RuntimeError(self.text)
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(msgspec.Struct):
     process: BaseProcess
     pipe: Connection
     task: int | None = None

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,8 +49,7 @@ class SegmentFile:
     """Rows of each rank that has some."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentList:
+class SegmentList(msgspec.Struct, frozen=True, kw_only=True):
     """What ``segments.json`` says."""
 
     tables: Mapping[str, tuple[SegmentFile, ...]]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,8 +26,7 @@ from .capabilities import CAPABILITIES, OWN, Capabilities
 from .stored_tables import RankChange, StoredTable, Tables, let_go
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(msgspec.Struct, frozen=True, kw_only=True):
     """One network card of a host."""
 
     name: str
@@ -37,8 +37,7 @@ class Card:
     """Who sends through it; empty where all ranks of the host do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """One host."""
 
     name: str

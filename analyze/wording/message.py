@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from meshscope.probe.schema import message as errors
 from meshscope.probe.schema.errors import MeshscopeError
-from meshscope.probe.schema.sentences import error_sentences, sentences
+from meshscope.probe.schema.sentences import Sentences, text_of, text_of_errors
 
 from .quantities import QuantityFormatter
 
@@ -49,12 +49,9 @@ def template(code: str) -> str:
 
 
 @cache
-def catalogue() -> dict[str, str]:
+def catalogue() -> Mapping[str, str]:
     """Return every sentence by its code."""
-    found = dict(error_sentences())
-    for file in CATALOGUE:
-        found |= sentences(__package__, file)
-    return found
+    return Sentences(text_of_errors(), *(text_of(__package__, file) for file in CATALOGUE))
 
 
 def message_to_json(text: errors.Message | str) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -88,6 +89,8 @@ class _Walk:
         return every * sum(map(self.size, islice(values, 0, None, every)))
 
     def _members(self, value: Any) -> float:
+        if isinstance(value, msgspec.Struct):
+            return 64 + sum(self.size(getattr(value, name)) for name in value.__struct_fields__)
         if is_dataclass(value):
             return 64 + sum(self.size(getattr(value, one.name, None)) for one in fields(value))
         return 64 + self.size(getattr(value, "__dict__", None))

@@ -13,8 +13,9 @@ The form of a value stands after its colon::
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from math import isfinite
@@ -25,20 +26,55 @@ ERRORS = "errors.toml"
 """What is wrong, and what to do now: of every part, the analyses too."""
 
 
+_HEADER = re.compile(r"^\[(\w+)\].*\n", re.MULTILINE)
+
+
+class Sentences(Mapping[str, str]):
+    """The sentences of files by their codes; no part is in two files.
+
+    A part is parsed when one of its sentences is wanted: few commands need more than two.
+    """
+
+    def __init__(self, *texts: str) -> None:
+        self._parts: dict[str, str | dict[str, str]] = {}
+        for text in texts:
+            _, *parts = _HEADER.split(text)
+            self._parts |= zip(parts[::2], parts[1::2], strict=True)
+
+    def _part(self, name: str) -> dict[str, str]:
+        found = self._parts[name]
+        if isinstance(found, str):
+            self._parts[name] = found = tomllib.loads(found)
+        return found
+
+    def __getitem__(self, code: str) -> str:
+        part, _, name = code.partition(".")
+        try:
+            return self._part(part)[name]
+        except KeyError:
+            raise KeyError(code) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{part}.{name}" for part in self._parts for name in self._part(part))
+
+    def __len__(self) -> int:
+        return sum(len(self._part(part)) for part in self._parts)
+
+
+def text_of(package: str, file: str) -> str:
+    """Return the text of a file that lies in a package."""
+    return files(package).joinpath(file).read_text(encoding="utf-8")
+
+
+def text_of_errors() -> str:
+    """Return the text of the file of errors."""
+    return text_of(__package__, ERRORS)
+
+
 @cache
-def sentences(package: str, file: str) -> dict[str, str]:
-    """Return every sentence of a file by its code."""
-    text = files(package).joinpath(file).read_text(encoding="utf-8")
-    return {
-        f"{part}.{name}": sentence
-        for part, of_part in tomllib.loads(text).items()
-        for name, sentence in of_part.items()
-    }
-
-
-def error_sentences() -> dict[str, str]:
+def error_sentences() -> Sentences:
     """Return the sentences of all errors by their code."""
-    return sentences(__package__, ERRORS)
+    return Sentences(text_of_errors())
 
 
 def error_sentence(code: str, values: Mapping[str, Any]) -> str:

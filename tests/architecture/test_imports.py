@@ -80,6 +80,19 @@ def test_a_verb_checks_plain_parameters_without_pydantic(modules_after, tmp_path
     assert not {name for name in loaded if name.startswith(unused)}
 
 
+def test_what_was_read_opens_without_readers(modules_after, tmp_path):
+    """Fails when `meshscope diagnose` of a trace that is kept waits for readers, or for documents of other verbs."""
+    events = [step(1, 0, 1000), operator("aten::mm", 0, 20), *launched("gemm", 10, 100, 200, 1)]
+    source = write(tmp_path / "trace.json", events)
+    kept_in = ("--runs", tmp_path / "runs")
+    readers = ("meshscope.analyze.read.kineto.", "meshscope.analyze.read.deep_traces.")
+    others = ("meshscope.analyze.explain.whatif.", "meshscope.analyze.output.text.kernels")
+    first = _after_command(modules_after, "ingest", source, *kept_in)
+    assert {name for name in first if name.startswith(readers)}
+    loaded = _after_command(modules_after, "diagnose", source, *kept_in)
+    assert not {name for name in loaded if name.startswith((*readers, *others))}
+
+
 def test_four_parts_are_relative_links(project_dir):
     """Fails when a link under src/meshscope is missing, absolute or points elsewhere."""
     for part in BARE:

@@ -7,9 +7,10 @@ their usual causes. A number that is not here is reported as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
+
+import msgspec
 
 from meshscope.probe.schema.terms import DeviceEventKind
 
@@ -69,8 +70,7 @@ def xid(number: int) -> Xid:
     return XIDS.get(number, Xid("a fault that is not in the list", FaultClass.UNKNOWN))
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """One kind of fault of one device."""
 
     fault: FaultClass
@@ -81,15 +81,14 @@ class Fault:
     """When it was seen first, on the clock of the ranks of its host."""
 
 
-@dataclass(frozen=True, slots=True)
-class FaultyDevice:
+class FaultyDevice(msgspec.Struct, frozen=True):
     """A device with faults."""
 
     host: str
     uuid: str
     rank: int | None
     """None where no rank is known to run on it."""
-    faults: tuple[Fault, ...] = field(default=())
+    faults: tuple[Fault, ...] = ()
     """The most serious first, then the earliest."""
 
 
@@ -102,6 +101,8 @@ def faulty_devices(trace: Trace) -> tuple[FaultyDevice, ...]:
     found: dict[tuple[str, str], list[Fault]] = {}
     for key, fault in (*_events(trace), *_counters(trace)):
         found.setdefault(key, []).append(fault)
+    if not found:
+        return ()
     joined = trace.frame("rank_device").astype({"host": str, "uuid": str})
     ranks = dict(zip(zip(joined["host"], joined["uuid"], strict=True), joined["rank"], strict=True))
     hosts_known = set(joined["host"])
@@ -124,6 +125,8 @@ _Key = tuple[str, str]
 
 
 def _events(trace: Trace) -> Iterator[tuple[_Key, Fault]]:
+    if not trace.row_count("device_event"):
+        return
     events = trace.frame("device_event").astype({"host": str, "uuid": str, "kind": str})
     events["code"] = events["code"].fillna(-1).astype("int64")
     for (host, uuid, kind, code), rows in events.groupby(["host", "uuid", "kind", "code"]):
@@ -173,10 +176,9 @@ def _counters(trace: Trace) -> Iterator[tuple[_Key, Fault]]:
 
     A flag that was set before the run counts too: such a device is at work in it.
     """
-    samples = trace.frame("device_sample")
-    if samples.empty:
+    if not trace.row_count("device_sample"):
         return
-    samples = samples.astype({"host": str, "uuid": str}).sort_values("time_ns")
+    samples = trace.frame("device_sample").astype({"host": str, "uuid": str}).sort_values("time_ns")
     for (host, uuid), rows in samples.groupby(["host", "uuid"], sort=False):
         key = (str(host), str(uuid))
         for column, (fault, grown) in _GROWS.items():

@@ -7,9 +7,9 @@ first is distinguished from those that were ended because of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from signal import SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
+import msgspec
 import pandas as pd
 
 from ...align.steps.last_records import last_records_ns
@@ -35,8 +35,7 @@ INTERRUPTS = frozenset({KeyboardInterrupt.__name__, SystemExit.__name__})
 """Exceptions that end ranks because somebody wants it, not because a peer is gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
+class Death(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that ended before the others, although these were not done."""
 
     ranks: tuple[int, ...]
@@ -52,8 +51,7 @@ class Death:
     """How they ended, as ``wait`` tells it, as far as that is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standstill:
+class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """A job in which nothing was recorded for long, and that was then ended as a whole."""
 
     silent_ns: int

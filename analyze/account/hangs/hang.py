@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import pandas as pd
 
 from meshscope.probe.schema.terms import Direction
@@ -38,8 +38,7 @@ _LAST = 1 << 62
 _COLUMNS = ["rank", *_KEY, "kind", "issue_ns", "event_id"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenOperation:
+class OpenOperation(msgspec.Struct, frozen=True, kw_only=True):
     """One operation that was not complete, and who of its members is missing in it."""
 
     key: OpKey
@@ -54,8 +53,7 @@ class OpenOperation:
     """Members that had issued it, but had an older operation open."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitGraph:
+class WaitGraph(msgspec.Struct, frozen=True, kw_only=True):
     """The open operations of a capture and the ends of the chains of waiting."""
 
     operations: tuple[OpenOperation, ...]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -207,8 +207,7 @@ class Named(NamedTuple):
     """Share of the steps; of a name on several threads at once, more than 1 is possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostReport:
+class HostReport(msgspec.Struct, frozen=True):
     """Time of the hosts in those analysed steps in which something of them was recorded."""
 
     frac: dict[str, float]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -39,8 +39,7 @@ _LEAST_WAIT = 0.02
 """Share of the step from which on what waiting calls cost is worth a sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdleReport:
+class IdleReport(msgspec.Struct, frozen=True, kw_only=True):
     """Idle time of the ranks whose launches are known."""
 
     frac: dict[str, float]
@@ -56,7 +55,7 @@ class IdleReport:
     """The longest single call of a host, idle or not; None below 1 ms."""
     waits: Message | None
     """What calls that wait for the device cost up to the next launch; None where that is little."""
-    notes: dict[str, list[Message]] = field(default_factory=dict)
+    notes: dict[str, list[Message]] = msgspec.field(default_factory=dict)
     """More that was measured, by cause."""
 
 

@@ -7,8 +7,7 @@ their input shapes, of which each has a speed of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -25,8 +24,7 @@ _OF_PEAK = ("bf16", "f16")
 """Element types that the peaks of data sheets hold for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorReport:
+class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
     """Operators that launched device work."""
 
     operators: pd.DataFrame

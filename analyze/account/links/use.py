@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import comb
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -33,8 +33,7 @@ MOST_OF_SPEED = 1.05
 """Share of the stated speed above which that, or a fitted rate, cannot be true."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortSeries:
+class PortSeries(msgspec.Struct, frozen=True, kw_only=True):
     """One direction of one port over time; arrays of ``(intervals,)``."""
 
     begin_ns: FloatArray
@@ -59,8 +58,7 @@ class PortSeries:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortUse:
+class PortUse(msgspec.Struct, frozen=True, kw_only=True):
     """One direction of one port over the analysed steps."""
 
     host: str
@@ -86,8 +84,7 @@ class PortUse:
         return None if rate is None or not self.speed_bytes_per_s else rate / self.speed_bytes_per_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AxisUse:
+class AxisUse(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded bytes of one axis that leave one host."""
 
     host: str
@@ -99,8 +96,7 @@ class AxisUse:
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortFaults:
+class PortFaults(msgspec.Struct, frozen=True, kw_only=True):
     """Counted faults of one port, and the operations that cross its host meanwhile."""
 
     host: str
@@ -119,8 +115,7 @@ class PortFaults:
         return not set(self.counts) & set(FAULTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostTraffic:
+class HostTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """What the network ports of a host sent beside what was recorded."""
 
     host: str
@@ -130,8 +125,7 @@ class HostTraffic:
     """Of all its ports; None if one is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkUse:
+class LinkUse(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     ports: tuple[PortUse, ...] = ()

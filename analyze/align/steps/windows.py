@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec.structs import replace
 
 from meshscope.probe.schema.terms import StepDetail
 
@@ -27,8 +27,7 @@ MOST_GAP = 0.01
 """Share of the median window by which the end of a step and the begin of the next may differ."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWindows:
+class StepWindows(msgspec.Struct, frozen=True, kw_only=True):
     """The analysed steps and their windows.
 
     ``shift_ns`` moves the events of a step onto one common time line that begins
@@ -238,10 +237,8 @@ def _step_time(windows: pd.DataFrame, run: IntArray, steps: int, *, chained: boo
     if not steps:
         return 0.0
     if chained:
-        spans = windows.groupby([windows["rank"], run]).agg(
-            first=("start_ns", "min"), last=("end_ns", "max")
-        )
-        by_rank = (spans["last"] - spans["first"]).groupby(level=0).sum()
+        runs = windows.groupby([windows["rank"], run])
+        by_rank = (runs["end_ns"].max() - runs["start_ns"].min()).groupby(level=0).sum()
         return float(by_rank.mean() / steps)
     longest = (windows["end_ns"] - windows["start_ns"]).groupby(windows["step"]).max()
     return float(longest.mean())

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 
+import msgspec
 import pandas as pd
 import pyarrow as pa
 
@@ -28,8 +29,7 @@ from .axes import contradictions, with_axes
 from .stated_job import StatedJob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedGroup:
+class StatedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A process group as the user describes it; found by id, or by its members."""
 
     group_id: str | None
@@ -38,8 +38,7 @@ class StatedGroup:
     axis: Axis | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedTopology:
+class StatedTopology(msgspec.Struct, frozen=True, kw_only=True):
     """What a topology file says."""
 
     source: str
@@ -55,7 +54,7 @@ class StatedTopology:
     """Kernels whose name contains one of these communicate."""
     computation: tuple[re.Pattern[str], ...]
     """Kernels whose name contains one of these compute; asked first."""
-    job: StatedJob = field(default_factory=StatedJob)
+    job: StatedJob = msgspec.field(default_factory=StatedJob)
     """Model and training."""
     machines: tuple[Machine, ...] = ()
     """Hosts."""

@@ -7,8 +7,10 @@ what-if of another schedule. Some fields of ``[training]`` decide what memory a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
@@ -100,14 +102,13 @@ _MOST_FLOPS = 1e18
 """A device of more flop/s at peak does not exist, and no token takes as many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedJob:
+class StatedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Model and training as the user states them; what is not stated is left as it is."""
 
     model: ModelDescription | None = None
-    training: Mapping[str, object] = field(default_factory=dict)
+    training: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Fields of ``[training]``."""
-    arguments: Mapping[str, object] = field(default_factory=dict)
+    arguments: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Megatron's arguments, where a file holds them."""
     files: tuple[Path, ...] = ()
     """Files that were read beside the topology file."""

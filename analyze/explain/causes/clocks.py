@@ -12,11 +12,11 @@ less than that, and so much is given back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from ...account.devices.steps import DeviceSteps
 from ...account.ledger.build import Ledger

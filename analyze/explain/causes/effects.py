@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -47,8 +47,7 @@ MOSTLY = 0.5
 """A cell is a pass if more than that part of its computing is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Work of every work edge, placed in its cell (rank, step, issue interval)."""
 
     cell: IntArray

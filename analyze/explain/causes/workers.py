@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from meshscope.probe.schema.terms import Axis
 
@@ -22,8 +23,7 @@ OTHERS = "other_slow_ranks"
 """The cause of all slow ranks that are no causes of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True):
     """Ranks that work longer than their peers, for one reason as it seems."""
 
     ranks: tuple[int, ...]

@@ -8,10 +8,11 @@ of settings makes them; else the usual setting is assumed, and said.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -53,8 +54,7 @@ _USUAL: dict[str, object] = {
 _OF_STATES = ("zero", "weight_dtype", "gradient_dtype", "moment_dtype")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedMemory:
+class ExpectedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The formulas' account of a run."""
 
     job: PlannedJob
@@ -65,8 +65,7 @@ class ExpectedMemory:
     """Settings that the recorded bytes of states fit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
+class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     """What is expected, or why nothing is."""
 
     found: ExpectedMemory | None
@@ -295,7 +294,10 @@ def with_expected(by_stage: pd.DataFrame, expected: ExpectedMemory | None) -> pd
     A difference is measured - expected: of the settled steps where they are known, else of the peak
     since start, which holds the first step too.
     """
-    of_stage = {} if expected is None else {one.stage: one for one in expected.stages}
+    if expected is None:
+        unknown = pd.array([pd.NA] * len(by_stage), dtype="Float64")
+        return by_stage.assign(**dict.fromkeys(EXPECTED_COLUMNS, unknown))
+    of_stage = {one.stage: one for one in expected.stages}
     values = pd.DataFrame(
         [
             _row(of_stage[stage]) if stage in of_stage else dict.fromkeys(EXPECTED_COLUMNS)

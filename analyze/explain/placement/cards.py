@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
 import numpy as np
 
 from meshscope.probe.schema.terms import Axis
@@ -42,8 +42,7 @@ class Unchecked(StrEnum):
     ORDERS = "orders_without_price"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardViolation:
+class CardViolation(msgspec.Struct, frozen=True, kw_only=True):
     """One card that lies badly."""
 
     code: CardCode
@@ -60,8 +59,7 @@ class CardViolation:
     """Per step, at most: exposed transfers of the axis x (1 - speed / others); None where unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rail:
+class Rail(msgspec.Struct, frozen=True):
     """What a rank sends through."""
 
     host: str

@@ -13,10 +13,11 @@ For what an order returns, the recorded program is replayed with these times, so
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from meshscope.probe.schema.layout import ParallelLayout
@@ -59,12 +60,11 @@ class Estimate(NamedTuple):
     no_price: NoPrice | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Estimates:
+class Estimates(msgspec.Struct, frozen=True):
     """Orders, best first."""
 
-    priced: dict[str, Estimate] = field(default_factory=dict)
-    unpriced: dict[str, Estimate] = field(default_factory=dict)
+    priced: dict[str, Estimate] = msgspec.field(default_factory=dict)
+    unpriced: dict[str, Estimate] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

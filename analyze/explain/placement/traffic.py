@@ -10,8 +10,7 @@ messages of 10 bytes::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -61,8 +60,7 @@ def longest_trains(sent: pd.DataFrame, ranks: int) -> pd.Series:
 _PLACED = (Axis.TP, Axis.PP, Axis.DP, Axis.CP, Axis.EP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """The operations of one pattern on one axis."""
 
     axis: Axis

@@ -6,9 +6,9 @@ What an order costs is in ``estimates``. Rules and reports share the words for w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
 import numpy as np
 
 from meshscope.probe.schema.layout import ParallelLayout
@@ -36,8 +36,7 @@ class ViolationCode(StrEnum):
     """Pipeline neighbours share a host while data-parallel groups cross."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """One axis that lies badly."""
 
     code: ViolationCode
@@ -54,8 +53,7 @@ class Violation:
     """The order with the largest predicted gain, slowest axis first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Which rank runs on which machine, and what is wrong with it."""
 
     hosts: tuple[str, ...] | None

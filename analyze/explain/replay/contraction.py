@@ -13,9 +13,9 @@ line. They are linear, so that base weights and the effects of causes are folded
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -62,8 +62,7 @@ class Origin(NamedTuple):
     """Node of the contracted graph behind that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contraction:
+class Contraction(msgspec.Struct, frozen=True, kw_only=True):
     """The contracted graph, and how weights of a program become its weights.
 
     Edges, in the caller's order: member to operation; the row before to a kept wait; begin of an

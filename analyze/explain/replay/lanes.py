@@ -9,10 +9,10 @@ what is alive at once is a few nodes a rank, however many there are in a step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -73,8 +73,7 @@ def cause_weights(effects: Sequence[EdgeEffect], edges: int) -> CauseWeights:
     return CauseWeights(edge, ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneReplay:
+class LaneReplay(msgspec.Struct, frozen=True, kw_only=True):
     """A contracted graph with weights, laid out for replay."""
 
     source: NarrowArray

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from ...tables.arrays import BoolArray, FloatArray
@@ -21,8 +22,7 @@ UNSURE_STEPS = 3
 """By which a slow-down may have begun earlier than it seems."""
 
 
-@dataclass(slots=True)
-class Alarm:
+class Alarm(msgspec.Struct):
     """A rank that was found slow."""
 
     verdict: RankVerdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from .noise import chance_of, quantile
 from .verdict import Evidence, Persistence, RankVerdict
@@ -14,8 +14,7 @@ HALF_OF_ERRORS = 0.025
 """Chance on either side of a 95 % interval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """A mean excess and how certain it is."""
 
     slowdown: float
@@ -35,8 +34,7 @@ class Measured:
         return min(MAX_CONFIDENCE, max(0.0, 1.0 - chance)) / (1 + rivals)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     """The steps in which a rank was slow."""
 
     runs: tuple[tuple[int, int], ...]

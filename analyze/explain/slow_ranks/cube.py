@@ -15,8 +15,7 @@ with other replicas for the same part of the model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -27,8 +26,7 @@ from ...tables.arrays import BoolArray, FloatArray
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Cube:
+class Cube(msgspec.Struct, frozen=True):
     """The position of every rank; cells of ranks that are not there stay NaN."""
 
     ranks: tuple[int, ...]

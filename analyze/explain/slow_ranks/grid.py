@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -18,8 +17,7 @@ from .cube import Cube, IntArray, cube_of
 KEYS = ("rank", "step", "kind", "microbatch")
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(msgspec.Struct, frozen=True):
     """Durations sorted by step, with the place of each in the array of its step."""
 
     cube: Cube
@@ -62,8 +60,7 @@ class Grid:
         return by_rank
 
 
-@dataclass(frozen=True, slots=True)
-class DenseGrid:
+class DenseGrid(msgspec.Struct, frozen=True):
     """The same where each rank has one duration of each kind in each step, or none."""
 
     cube: Cube

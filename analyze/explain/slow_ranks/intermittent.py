@@ -9,9 +9,9 @@ a rate that is itself uncertain the number of pauses is beta-binomial (Raiffa an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, lgamma
 
+import msgspec
 import numpy as np
 
 from ...tables.arrays import BoolArray, FloatArray
@@ -29,8 +29,7 @@ _QUARTER, _TO_MEDIAN = 0.25, 0.6745
 lowest quarter, which lies this many deviations below the median of usual steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pauses:
+class Pauses(msgspec.Struct, frozen=True):
     """The steps of all ranks [step, rank] that stand out by themselves."""
 
     series: FloatArray

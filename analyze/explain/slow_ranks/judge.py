@@ -8,8 +8,7 @@ depend on the outcome keep the sum (Roeder and Wasserman, *Statistical Science* 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from ...tables.arrays import BoolArray, FloatArray
@@ -29,8 +28,7 @@ MOST = 0.9
 border of the other one by little, which still finds large slow-downs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budgets:
+class Budgets(msgspec.Struct, frozen=True):
     """Those of the two tests, which share what the settings allow."""
 
     past: Budget
@@ -110,8 +108,7 @@ def running_budgets(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """What the tests say after a step."""
 
     past: Strongest

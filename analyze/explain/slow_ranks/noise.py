@@ -15,10 +15,10 @@ section 3).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import expm1, log, sqrt
 from statistics import NormalDist
 
+import msgspec
 import numpy as np
 
 from ...tables.arrays import FloatArray
@@ -47,8 +47,7 @@ NOISE_FLOOR = 5e-4
 _NORMAL = NormalDist()
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(msgspec.Struct, frozen=True):
     """Noise of the scores of the ranks."""
 
     sigma: FloatArray

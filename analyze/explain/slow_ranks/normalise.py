@@ -17,8 +17,7 @@ All functions take and return arrays over the cube (``cube``); NaN marks what is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from ...tables.arrays import BoolArray, FloatArray
@@ -49,8 +48,7 @@ MIN_EXPECTED = 0.05
 """Least expected duration, as a share of the mean."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """How the places follow the work of each other."""
 
     slope: FloatArray
@@ -96,8 +94,7 @@ class Line:
         return np.asarray(np.sqrt(1.0 + np.where(slope > 0, known_cells, 1.0 / everyone)))
 
 
-@dataclass(slots=True)
-class Slopes:
+class Slopes(msgspec.Struct):
     """Running sums from which each place is regressed on any set of the others."""
 
     products: FloatArray
@@ -184,8 +181,7 @@ class Slopes:
         return np.where(usable, np.clip(slope, 0.0, MAX_SLOPE), 0.0), rest
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(msgspec.Struct, frozen=True):
     """How much slower than expected the ranks were in one step."""
 
     kinds: FloatArray

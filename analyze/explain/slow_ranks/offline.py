@@ -21,10 +21,11 @@ border was never suspected, so that its past is known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from .judge import SUSPICION, Budgets, Judge, Look, window_budgets
@@ -321,8 +322,7 @@ def _of(found: Strongest, step: int, ranks: int) -> Strongest:
     return Strongest(found.strength[part], found.length[part])
 
 
-@dataclass(frozen=True, slots=True)
-class Tested:
+class Tested(msgspec.Struct, frozen=True):
     """The strongest stretches against the own past and against the replicas."""
 
     past: Peak

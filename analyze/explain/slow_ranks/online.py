@@ -8,8 +8,9 @@ durations. The tests are those of the recorded window (``judge``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -31,14 +32,13 @@ from .window import Window, mean_over_steps
 from .work import WorkModel
 
 
-@dataclass(slots=True)
-class FirstSteps:
+class FirstSteps(msgspec.Struct):
     """Durations, and what is known of their work, in the order of the steps."""
 
     cube: Cube
     kinds: int
-    _durations: list[FloatArray] = field(default_factory=list)
-    _features: list[FloatArray | None] = field(default_factory=list)
+    _durations: list[FloatArray] = msgspec.field(default_factory=list)
+    _features: list[FloatArray | None] = msgspec.field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -227,8 +227,7 @@ class OnlineDetector:
         return np.where(np.isnan(self._level), peers, np.where(np.isnan(moved), self._level, moved))
 
 
-@dataclass(slots=True)
-class _Usual:
+class _Usual(msgspec.Struct):
     """What the first steps showed: how long every rank takes, and how places share work."""
 
     mean: FloatArray

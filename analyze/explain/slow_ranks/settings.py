@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 
 from ...wording.message import message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionSettings:
+class DetectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a detection; the thresholds follow from them by theory."""
 
     smallest: float = 0.02

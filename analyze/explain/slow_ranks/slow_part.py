@@ -10,9 +10,9 @@ dynamic programming (Viterbi 1967).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log
 
+import msgspec
 import numpy as np
 
 from ...tables.arrays import BoolArray, FloatArray
@@ -82,8 +82,7 @@ CLEARLY = 1.5
 """By that factor scattered steps must exceed the others more than one stretch does."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlowPart:
+class SlowPart(msgspec.Struct, frozen=True):
     """The steps in which a rank was slow."""
 
     series: FloatArray

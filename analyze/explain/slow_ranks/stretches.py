@@ -21,9 +21,9 @@ slow-downs, which exceed any border.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 
+import msgspec
 import numpy as np
 
 from ...tables.arrays import BoolArray, FloatArray
@@ -72,8 +72,7 @@ def border_table(rate: float, lasting_steps: float, longest: int = LONGEST) -> F
     return high
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """How often a test may blame a healthy rank."""
 
     rate: float
@@ -131,8 +130,7 @@ def _columns(fresh: FloatArray) -> IntArray:
     return np.asarray((known * _GRID + 0.5).astype(np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
+class Means(msgspec.Struct, frozen=True):
     """Means over the last 1, 2, 3 … steps, and over all before them, [steps, rank]."""
 
     recent: FloatArray
@@ -142,8 +140,7 @@ class Means:
     before_count: FloatArray
 
 
-@dataclass(slots=True)
-class Stretches:
+class Stretches(msgspec.Struct):
     """The last scores of all ranks; of earlier ones their mean and number are kept."""
 
     recent: FloatArray
@@ -241,8 +238,7 @@ class Stretches:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Strongest:
+class Strongest(msgspec.Struct, frozen=True):
     """The stretch of each rank that exceeds its border most, of those that end now."""
 
     strength: FloatArray
@@ -270,8 +266,7 @@ def strongest(strength: FloatArray, count: FloatArray) -> Strongest:
     return Strongest(usable[length, np.arange(strength.shape[1])], length + 1)
 
 
-@dataclass(slots=True)
-class Peak:
+class Peak(msgspec.Struct):
     """The strongest stretch of each rank over all steps that were looked at."""
 
     strength: FloatArray

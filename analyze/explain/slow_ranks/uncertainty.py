@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from ...tables.arrays import BoolArray, FloatArray
@@ -21,8 +20,7 @@ NOISE_SHARE = 0.25
 """Least noise that a step is given, as a share of the smallest slow-down looked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """What each rank is compared with."""
 
     cube: Cube
@@ -55,8 +53,7 @@ def comparison_of(cube: Cube, trusted: BoolArray, line: Line) -> Comparison:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(msgspec.Struct, frozen=True):
     """How wrong scores may be, by rank."""
 
     noise: Noise

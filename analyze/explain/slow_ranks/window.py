@@ -11,9 +11,9 @@ all others.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -100,8 +100,7 @@ class Steps(Protocol):
         """Return what is known of their work, with one more axis."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(msgspec.Struct, frozen=True):
     """Scores of a window [step, rank] with some ranks out of the comparisons."""
 
     peers: FloatArray

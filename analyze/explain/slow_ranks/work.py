@@ -7,8 +7,7 @@ by place and kind over all replicas, from running sums.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from ...tables.arrays import FloatArray
@@ -17,8 +16,7 @@ LEAST_CV = 1e-3
 """Coefficient of variation below which microbatches count as equal work."""
 
 
-@dataclass(slots=True)
-class WorkModel:
+class WorkModel(msgspec.Struct):
     """Normal equations of the fit."""
 
     squares: FloatArray

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -147,8 +148,7 @@ _PASSED = 2
 """Bytes of an activation where no type is recorded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeRow:
+class VolumeRow(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of operation on one axis: a step of one pipeline, a rank of each position."""
 
     axis: str
@@ -170,8 +170,7 @@ class VolumeRow:
     """Steps whose bytes differ by more than 2 % from the median."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedSeen:
+class ExpectedSeen(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison, or why there is none."""
 
     rows: tuple[VolumeRow, ...] = ()
@@ -205,8 +204,7 @@ def expected_and_seen(trace: Trace, windows: StepWindows) -> ExpectedSeen:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
+class _Sum(msgspec.Struct, frozen=True):
     count: float
     bytes: float
 

@@ -8,9 +8,11 @@ from those. Recomputation is taken where the counts match it exactly, and else n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
@@ -35,8 +37,7 @@ class Unknown(StrEnum):
     """No analysed step holds single operations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownJob:
+class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
     """The job, or why it is unknown."""
 
     job: PlannedJob | None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from meshscope.probe.schema.terms import Axis
 
@@ -45,8 +46,7 @@ class ReasonCode(StrEnum):
     UNEXPLAINED = "unexplained"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """Expected and seen of one kind on one axis, a step of one pipeline."""
 
     axis: str

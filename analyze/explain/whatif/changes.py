@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.terms import Axis, ScheduleKind
@@ -40,8 +41,7 @@ MOST_FACTOR = 1000.0
 """A speed-up beyond it, or its inverse, is a slip of the pen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One change: what is repaired, or what is set to what."""
 
     name: str

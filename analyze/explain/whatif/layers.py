@@ -11,8 +11,8 @@ keep them, it is the repair that the stage has alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,8 +26,7 @@ STAGE_REPAIRS = ("stage", "stage_imbalance")
 """Names of the repairs that take from a stage what it has more than others."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageRepair:
+class StageRepair(msgspec.Struct, frozen=True):
     """What is to be repaired of the present stages."""
 
     fixes: tuple[Change, ...]

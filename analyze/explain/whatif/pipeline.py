@@ -7,10 +7,11 @@ was slow for a while, or came with one microbatch on all stages, does so here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from meshscope.probe.schema.terms import ScheduleKind
 
@@ -37,8 +38,7 @@ class SimulatedSteps(NamedTuple):
     """From one step's last end to the next one's, ``(steps,)``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """Costs in ns; stages in model order, over all ranks and chunks."""
 
     schedule: ScheduleKind

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from meshscope.probe.schema.errors import MeshscopeError
@@ -31,8 +31,7 @@ TOLD_MISS = 0.02
 """From this share of the step on it is said that the replay misses the recorded step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The step as it was, and as it would be."""
 
     measured_ns: float

@@ -7,8 +7,7 @@ as often as passes do. Messages between stages belong to no pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -32,8 +31,7 @@ FORWARD, INPUT, WEIGHT = range(3)
 _KEYS = ("part", "pp", "chunk", "replica", "step", "microbatch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedPasses:
+class RecordedPasses(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in ns; members of a replica that share a pass (tp, cp) count once."""
 
     pass_ns: FloatArray

@@ -9,9 +9,10 @@ those of the repaired run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.layout import ParallelLayout
@@ -33,8 +34,7 @@ from .repaired_times import RepairedTimes
 REDESIGNS = ("microbatches", "schedule", "chunks", "layers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PresentPipeline:
+class PresentPipeline(msgspec.Struct, frozen=True, kw_only=True):
     """The pipeline of a run, for changes of its layers alone."""
 
     pipeline: Pipeline
@@ -90,8 +90,7 @@ def present_pipeline(account: Account) -> PresentPipeline:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redesign:
+class Redesign(msgspec.Struct, frozen=True, kw_only=True):
     """The simulated steps before and after."""
 
     before: SimulatedSteps

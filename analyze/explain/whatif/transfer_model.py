@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from ...align.communication.bandwidth import (
     fixed_times,
@@ -19,8 +19,7 @@ from ..replay.program import Program
 from ..run_account import Account
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferModel:
+class TransferModel(msgspec.Struct, frozen=True, kw_only=True):
     """The events of a program with the parts of their times; all arrays are ``(events,)``."""
 
     trace: Trace

@@ -6,8 +6,7 @@ different remedies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -32,8 +31,7 @@ NEARLY_ALL, ALL = 0.9, 0.995
 """From these shares on a claim says so; in percent without decimals the latter is 100."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadSteps:
+class BadSteps(msgspec.Struct, frozen=True):
     """Some of the analysed steps."""
 
     steps: tuple[int, ...]

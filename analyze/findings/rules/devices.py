@@ -46,6 +46,8 @@ def clock_throttle(account: Account) -> Iterator[Finding]:
     """
     if account.windows.frame.empty or account.trace.per_step_clock:
         return
+    if not account.trace.row_count("device_sample"):
+        return
     rows = _rows(account)
     covered: set[int] = set()
     for cause in account.causes("clock_throttle"):

@@ -90,6 +90,8 @@ def host_stalls(account: Account) -> Iterator[Finding]:
     if only_started(account):
         return
     for classes in HOST_CAUSES.values():
+        if not any(map(account.class_frac, classes)):
+            continue
         times = _times(account, classes)
         spent = float(times["ns"].sum() / times["step_ns"].sum())
         most = max(classes, key=account.class_frac)
@@ -97,7 +99,7 @@ def host_stalls(account: Account) -> Iterator[Finding]:
         cause = next(iter(account.causes(stall.kind.value)), None)
         gain = None if cause is None else cause.removal_gain_frac
         cost = max(spent, gain or 0.0)
-        if spent == 0 or (spent < MIN_STALL and (gain or 0.0) < MIN_COST):
+        if spent < MIN_STALL and (gain or 0.0) < MIN_COST:
             continue
         place = cause.where if cause is not None else _place(times)
         rank = place.get("rank")

@@ -156,9 +156,9 @@ def _of_the_head(account: Account, centre: pd.Series, stage: int) -> Message | N
 
 def _heavy_stage(account: Account) -> Iterator[Finding]:
     """The stage that computes longest, by ``MIN_EXCESS`` more than the median of the others."""
-    centre = _compute_by_stage(account, all_steps(account.windows))
-    if len(centre) < 2 or int(centre.index.min()) < 0:
+    if not _has_stages(account):
         return
+    centre = _compute_by_stage(account, all_steps(account.windows))
     stage = int(centre.index.to_numpy()[centre.to_numpy().argmax()])
     others = float(centre.drop(stage).median())
     if not others or centre[stage] / others - 1 < MIN_EXCESS:
@@ -254,6 +254,12 @@ def _compute_fact(account: Account, by_stage: pd.Series, when: BadSteps) -> Mess
     return message("stage.compute_when", when=when.message, stages=stage_times(by_stage))
 
 
+def _has_stages(account: Account) -> bool:
+    """Return whether the captured ranks are known to be of several stages."""
+    stages = set(account.stage.values())
+    return len(stages) > 1 and min(stages) >= 0
+
+
 def _compute_by_stage(account: Account, when: BadSteps) -> pd.Series:
     """Return the compute per step of each stage in some steps: median over its ranks."""
     rows = _compute_of_healthy(account)
@@ -313,10 +319,10 @@ def bubble(account: Account) -> Iterator[Finding]:
 
 def _idle_stages(account: Account) -> Iterator[Finding]:
     """Stages that compute nothing for a part of the step, where no waiting was recorded."""
+    if not _has_stages(account):
+        return
     when = all_steps(account.windows)
     centre = _compute_by_stage(account, when)
-    if len(centre) < 2 or int(centre.index.min()) < 0:
-        return
     idle = 1 - centre / account.windows.step_time_ns
     if idle.mean() < MIN_BUBBLE:
         return

@@ -19,8 +19,9 @@ rank. Experts keep a row of 2 h for each choice, and for it the parts of an MLP.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from meshscope.probe.schema.model import ModelDescription
 from meshscope.probe.schema.model.counts import has_experts
@@ -49,8 +50,7 @@ class Part(StrEnum):
     DROPOUT = "masks of dropout"
 
 
-@dataclass(frozen=True, slots=True)
-class PartBytes:
+class PartBytes(msgspec.Struct, frozen=True):
     """One part, for one token on one rank."""
 
     part: Part
@@ -59,8 +59,7 @@ class PartBytes:
     source: str = PAPER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """How the ranks share a layer."""
 
     tp: int = 1

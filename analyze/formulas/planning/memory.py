@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from meshscope.probe.schema.terms import ScheduleKind
@@ -30,8 +30,7 @@ _MOST_ORDERED = 1 << 17
 _BUFFERS = "tensors that are live at once in Megatron-core"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
+class StageMemory(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline rank; all ranks there are alike."""
 
     stage: int

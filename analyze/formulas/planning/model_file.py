@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model import ModelDescription
@@ -159,8 +161,7 @@ _NESTED = ("args", "MODEL_ARGS", "model_args", "text_config", "language_config")
 """Keys under which a file may hold the map of names alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFile:
+class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
     """A model and settings as a file states them."""
 
     model: Mapping[str, Any]

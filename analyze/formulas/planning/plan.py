@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from meshscope.probe.schema.model import CONVENTIONS, flops_per_token
@@ -25,8 +25,7 @@ _MOST_REPLAYED = 64
 """Microbatches for each rank, above which an order without a closed form is not replayed whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
+class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a job that formulas say."""
 
     job: PlannedJob

@@ -9,8 +9,9 @@ fp32 Adam, 2 + 4 + 12 with fp32 gradients (Rajbhandari et al. 2020, ZeRO, arXiv 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from meshscope.probe.schema.model import ModelDescription
 from meshscope.probe.schema.model import counts as counts
@@ -22,8 +23,7 @@ from .terms import Category, Term
 ZERO = "arXiv 1910.02054, sections 3.1 and 5"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankParameters:
+class RankParameters(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters on one GPU of a pipeline rank."""
 
     dense: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class Category(StrEnum):
@@ -17,8 +18,7 @@ class Category(StrEnum):
     BUFFERS = "buffers"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(msgspec.Struct, frozen=True, kw_only=True):
     """One part of what a rank holds when it holds most."""
 
     category: Category

@@ -14,9 +14,9 @@ edges: the module that builds the graph (``program``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -27,8 +27,7 @@ LANE_BLOCK = 64
 """Lanes computed together; bounds memory at nodes x 64 x 8 bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
     """Dependencies in order of levels.
 
     Edges are sorted by the level of their target, then by how many edges that has, then

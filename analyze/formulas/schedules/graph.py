@@ -12,8 +12,7 @@ length exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from ...tables.arrays import IntArray
@@ -45,8 +44,7 @@ def replay_lanes(graph: Graph, weight_ns: IntArray, root_ns: IntArray) -> IntArr
 _FORWARD, _BACKWARD, _INPUT, _WEIGHT = range(len(PASS_KINDS))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassCosts:
+class PassCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Durations of the passes by stage in model order, ns; stages may differ."""
 
     forward_ns: IntArray
@@ -63,8 +61,7 @@ class PassCosts:
         return np.asarray(by_kind[plan.kind, plan.stage])
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleTimes:
+class ScheduleTimes(msgspec.Struct, frozen=True):
     """When everything happens, ns after the start of the step; the last axis is the lane."""
 
     start_ns: IntArray
@@ -79,8 +76,7 @@ class ScheduleTimes:
         return np.asarray(self.finish_ns.max(axis=0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleGraph:
+class ScheduleGraph(msgspec.Struct, frozen=True, kw_only=True):
     """The graph, and which edges carry which duration.
 
     Nodes are, in this order: starts of passes, ends of passes, finishes of ranks,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,8 +22,7 @@ PASS_KINDS = (
 _FORWARD, _BACKWARD, _INPUT, _WEIGHT = range(len(PASS_KINDS))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """All passes of a step, rank by rank, in program order; columns of equal length."""
 
     schedule: ScheduleKind

@@ -7,7 +7,8 @@ The trainer runs these orders; analyses and plans replay them. A new schedule is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.terms import ScheduleKind
@@ -20,8 +21,7 @@ MANY = 0
 """Chunks a rank: two or more, as the layout says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """One published schedule."""
 
     order: Callable[[int, int, int, int], Order]

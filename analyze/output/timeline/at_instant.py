@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from meshscope.probe.schema.errors import MeshscopeError
 

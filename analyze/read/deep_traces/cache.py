@@ -12,9 +12,9 @@ import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -36,8 +36,7 @@ _FACTS = "trace.json"
 _STEM = "trace"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTrace:
+class ReadTrace(msgspec.Struct, frozen=True):
     """What is needed of a trace that was read."""
 
     device_events: int
@@ -49,8 +48,7 @@ class ReadTrace:
 Reader = Callable[[], ReadTrace | None]
 
 
-@dataclass(frozen=True, slots=True)
-class DeepCache:
+class DeepCache(msgspec.Struct, frozen=True):
     """The kept traces of one run.
 
     Attributes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from meshscope.probe.schema.deep_trace import (
     FOLDER,
@@ -27,8 +28,7 @@ _CLAIMED = ".sealing"
 """What a file was called while it was being compressed, in runs of earlier versions."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeepFile:
+class DeepFile(msgspec.Struct, frozen=True):
     """One sealed trace of which nothing speaks against being read."""
 
     path: Path
@@ -42,11 +42,10 @@ class DeepFile:
     """False where the run may number the steps of this part otherwise than its process did."""
 
 
-@dataclass(slots=True)
-class Faults:
+class Faults(msgspec.Struct):
     """What is missing, one sentence for all ranks that share it."""
 
-    _notes: list[tuple[int, Message]] = field(default_factory=list)
+    _notes: list[tuple[int, Message]] = msgspec.field(default_factory=list)
 
     def add(self, rank: int, note: Message) -> None:
         """Note something about a rank."""
@@ -116,8 +115,7 @@ def _note_unsealed(rank: int, files: Iterable[Path], run_path: Path, faults: Fau
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """One part of a rank's recording."""
 
     rank: int

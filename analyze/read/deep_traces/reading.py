@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -16,18 +16,18 @@ from meshscope.probe.schema.errors import MeshscopeError
 
 from ...tables.parquet_file import to_read
 from ...wording.message import message
+from ...wording.step_ranges import step_ranges
 from ..files import InputFile
 from ..kineto.columns import StepWindows
 from ..kineto.rank import Place, read_rank_file
 from .cache import DeepCache, ReadTrace
 from .files import DeepFile, Faults, left_out
-from .steps import OwnSteps, step_ranges, steps_held, unix_offsets_ns
+from .steps import OwnSteps, steps_held, unix_offsets_ns
 
 _IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeepTrace:
+class DeepTrace(msgspec.Struct, frozen=True, kw_only=True):
     """One trace that was read; its times are still of the time of day."""
 
     file: DeepFile

@@ -9,11 +9,11 @@ Which steps a trace holds is judged by those that the probe recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,7 +27,6 @@ from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.manifest import newest_part
 
 from ...tables.parquet_file import to_read
-from ...wording.quantities import steps as step_words
 from ..files import InputFile
 from ..kineto.columns import StepWindows
 from ..kineto.rank import Place, read_rank_file
@@ -115,24 +114,7 @@ def steps_held(step: _IntArray, counts: _IntArray) -> list[int]:
     return sorted(step[held].tolist())
 
 
-def step_ranges(steps: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and the last of each run of steps without a gap, as sentences have them.
-
-    >>> step_ranges([9, 3, 4, 5])
-    [(3, 5), (9, 9)]
-    """
-    numbers = np.array(sorted(set(steps)), dtype=np.int64)
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
-    return [(int(run[0]), int(run[-1])) for run in runs]
-
-
-def listed_steps(steps: Sequence[int]) -> str:
-    """Return steps as text: ``step 3``, ``steps 3-5 and 9``."""
-    return step_words(step_ranges(steps))
-
-
-@dataclass(frozen=True, slots=True)
-class TraceCheck:
+class TraceCheck(msgspec.Struct, frozen=True):
     """What one trace holds."""
 
     rank: int

@@ -8,12 +8,13 @@ collectives stay those that the probe recorded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import gettempdir
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,11 +28,12 @@ from ...tables.stored_tables import STORED, StoredTable, open_stored, write_tabl
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
+from ...wording.step_ranges import step_ranges
 from ..reading import TemporaryFolder
 from .cache import DeepCache
 from .files import DeepFile, Faults, deep_files
 from .reading import DeepTrace, read_deep_trace
-from .steps import own_steps, step_ranges
+from .steps import own_steps
 
 _ROWS = 1 << 16
 """Rows at once: bounds the memory beside a whole trace."""
@@ -109,8 +111,7 @@ def _files_within(
     return {rank: own for rank, own in kept.items() if own}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RankTraces:
+class _RankTraces(msgspec.Struct, frozen=True, kw_only=True):
     """All traces of a rank, joined."""
 
     rank: int
@@ -164,8 +165,7 @@ def _of_rank(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shift:
+class _Shift(msgspec.Struct, frozen=True):
     """How the rows of one trace become rows of its rank."""
 
     steps: npt.NDArray[np.int64]

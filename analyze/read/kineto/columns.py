@@ -8,8 +8,8 @@ the last that began and has not ended.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -116,8 +116,7 @@ _WHOLE_FILE_STEP = 0
 NO_STEP = -1
 
 
-@dataclass(frozen=True, slots=True)
-class StepWindows:
+class StepWindows(msgspec.Struct, frozen=True):
     """Profiler steps in time order; windows of one rank do not overlap."""
 
     number: IntArray
@@ -137,8 +136,7 @@ class StepWindows:
         return np.where(is_in, self.number[place], NO_STEP)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLinks:
+class DeviceLinks(msgspec.Struct, frozen=True):
     """Where each device activity comes from, one element each."""
 
     launch: IntArray

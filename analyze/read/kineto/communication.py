@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,15 +43,14 @@ _TRANSFER = re.compile(r"(send|recv)\s+(\d{1,9})\s*(?:->|<-)\s*(\d{1,9})")
 _SENDS, _RECEIVES = frozenset({"send", "isend"}), frozenset({"recv", "irecv", "recv_anysource"})
 
 
-@dataclass(slots=True)
-class RankCommunication:
+class RankCommunication(msgspec.Struct):
     """What one rank's file says about its communication."""
 
     rank: int
-    rows: list[dict[str, object]] = field(default_factory=list)
-    groups: dict[str, NamedGroup] = field(default_factory=dict)
+    rows: list[dict[str, object]] = msgspec.field(default_factory=list)
+    groups: dict[str, NamedGroup] = msgspec.field(default_factory=dict)
     """Process groups by name, as far as this rank knows them."""
-    counts: Counter[Counted] = field(default_factory=Counter)
+    counts: Counter[Counted] = msgspec.field(default_factory=Counter)
     """How often something could not be read, by the sentence about it."""
     world_size: int = -1
     """Ranks of the job by its header, -1 if it does not say."""
@@ -78,8 +77,7 @@ def rank_communication(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class IssueContext:
+class IssueContext(msgspec.Struct, frozen=True):
     """When each device activity was issued, in which step, and what the host said around it."""
 
     time: Intervals
@@ -238,8 +236,7 @@ def _size_bytes(found: RankCommunication, args: EventArgs, kind: CollectiveKind)
     return max(to_int(elements, 0, bits=56), 0) * item
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicationTables:
+class CommunicationTables(msgspec.Struct, frozen=True):
     """Rows of the three tables over all ranks."""
 
     group: list[dict[str, Any]]

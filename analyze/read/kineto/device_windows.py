@@ -6,9 +6,8 @@ marks of a step say nothing of when the device did the work of that step.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from .columns import NO_STEP, DeviceLinks, StepWindows
 from .event_columns import Events, IntArray

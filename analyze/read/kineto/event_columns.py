@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -96,8 +96,7 @@ _NONE: IntArray = np.empty(0, dtype=np.int64)
 _NO_NUMBER: FloatArray = np.empty(0, dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(msgspec.Struct, frozen=True):
     """Start and duration of a list of events, ns."""
 
     start: IntArray
@@ -109,32 +108,31 @@ class Intervals:
         return self.start + self.dur
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class Events(msgspec.Struct, frozen=True, kw_only=True):
     """Events of one role, one element each; columns that the role does not use are empty."""
 
     start: IntArray
-    name: IntArray = field(default_factory=lambda: _NONE)
+    name: IntArray = msgspec.field(default_factory=lambda: _NONE)
     """Codes of the names."""
-    dur: IntArray = field(default_factory=lambda: _NONE)
-    external_id: IntArray = field(default_factory=lambda: _NONE)
+    dur: IntArray = msgspec.field(default_factory=lambda: _NONE)
+    external_id: IntArray = msgspec.field(default_factory=lambda: _NONE)
     """The profiler's own id, -1 if it has none."""
-    correlation: IntArray = field(default_factory=lambda: _NONE)
-    thread: IntArray = field(default_factory=lambda: _NONE)
-    device: IntArray = field(default_factory=lambda: _NONE)
-    stream: IntArray = field(default_factory=lambda: _NONE)
-    category: IntArray = field(default_factory=lambda: _NONE)
+    correlation: IntArray = msgspec.field(default_factory=lambda: _NONE)
+    thread: IntArray = msgspec.field(default_factory=lambda: _NONE)
+    device: IntArray = msgspec.field(default_factory=lambda: _NONE)
+    stream: IntArray = msgspec.field(default_factory=lambda: _NONE)
+    category: IntArray = msgspec.field(default_factory=lambda: _NONE)
     """Positions in ``CATEGORIES``, of host calls in ``INTERFACES``."""
-    blocks: IntArray = field(default_factory=lambda: _NONE)
+    blocks: IntArray = msgspec.field(default_factory=lambda: _NONE)
     """Thread blocks of a kernel's grid, -1 where they are not recorded."""
-    position: npt.NDArray[np.int32] = field(default_factory=lambda: _NONE.astype(np.int32))
+    position: npt.NDArray[np.int32] = msgspec.field(default_factory=lambda: _NONE.astype(np.int32))
     """Places among all events of the file."""
-    size_bytes: IntArray = field(default_factory=lambda: _NONE)
+    size_bytes: IntArray = msgspec.field(default_factory=lambda: _NONE)
     """What a copy or memory set moved, -1 for others; so are the next three."""
-    rate_bytes_per_s: FloatArray = field(default_factory=lambda: _NO_NUMBER)
-    wait_stream: IntArray = field(default_factory=lambda: _NONE)
-    wait_correlation: IntArray = field(default_factory=lambda: _NONE)
-    shapes: IntArray = field(default_factory=lambda: _NONE)
+    rate_bytes_per_s: FloatArray = msgspec.field(default_factory=lambda: _NO_NUMBER)
+    wait_stream: IntArray = msgspec.field(default_factory=lambda: _NONE)
+    wait_correlation: IntArray = msgspec.field(default_factory=lambda: _NONE)
+    shapes: IntArray = msgspec.field(default_factory=lambda: _NONE)
     """Codes of the input shapes of an operator, -1 where they are not recorded."""
 
     def __len__(self) -> int:
@@ -151,7 +149,7 @@ class Events:
 
     def at(self, places: npt.NDArray[np.intp]) -> Events:
         """Return the events at some positions."""
-        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        columns = {name: getattr(self, name) for name in self.__struct_fields__}
         return Events(**{key: c[places] if len(c) else c for key, c in columns.items()})
 
     @classmethod
@@ -160,15 +158,14 @@ class Events:
         if not parts:
             return cls(start=_NONE)
         columns = {
-            column.name: np.concatenate([getattr(part, column.name) for part in parts])
-            for column in fields(cls)
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in cls.__struct_fields__
         }
         columns["start"] += base_ns
         return cls(**columns)
 
 
-@dataclass(frozen=True, slots=True)
-class SpilledEvents:
+class SpilledEvents(msgspec.Struct, frozen=True):
     """Events of a role of which one file may have more than fit in memory."""
 
     spills: Sequence[ColumnSpill]
@@ -200,16 +197,14 @@ class SpilledEvents:
         return PlacedEvents(Events.joined(kept, 0), np.concatenate([_NONE, *places]))
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedEvents:
+class PlacedEvents(msgspec.Struct, frozen=True):
     """Some events of a list, and their positions in it."""
 
     events: Events
     place: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class RoledEvents:
+class RoledEvents(msgspec.Struct, frozen=True):
     """The complete events of one file, by what we use them for."""
 
     names: list[str]
@@ -231,17 +226,19 @@ class RoledEvents:
     """Processes that ran operators: several where a file holds the events of several ranks."""
     lengthless: int = 0
     """Complete events without a length, or with a negative one; they count as 0 ns."""
-    unknown: dict[str, tuple[int, int]] = field(default_factory=dict)
+    unknown: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Events of unknown categories: how many, and how many of them ran on a device."""
     is_ascend: bool = False
     """True where device rows have no category but a task type, as the Ascend profiler writes them."""
     unplaced: int = 0
     """Complete events without a category that are not used."""
-    overhead: Events = field(default_factory=lambda: Events(start=_NONE, dur=_NONE, name=_NONE))
+    overhead: Events = msgspec.field(
+        default_factory=lambda: Events(start=_NONE, dur=_NONE, name=_NONE)
+    )
     """Work of the profiler itself and of the driver, such as a flush of buffers."""
     doubtful: Window | None = None
     """Where most events begin, if some are impossibly far from there or impossibly long."""
-    shapes: list[str] = field(default_factory=list)
+    shapes: list[str] = msgspec.field(default_factory=list)
     """Distinct input shapes of operators, at the positions that the columns call codes."""
 
     def names_like(self, pattern: re.Pattern[str]) -> dict[int, re.Match[str]]:

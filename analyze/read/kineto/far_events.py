@@ -7,9 +7,9 @@ rewrite traces mix units. Kineto leaves out what lies outside of its window; oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from meshscope.probe.schema.errors import TraceFormatError
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pyarrow as pa
 
 from meshscope.analyze.tables.trace import Trace
@@ -34,15 +34,13 @@ _COMPRESSION = 10
 """Size of profiler JSON, which repeats its words, over that of its gzip file."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+class _Task(msgspec.Struct, frozen=True):
     file: InputFile
     place: Place
     default_rank: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
+class _Refused(msgspec.Struct, frozen=True):
     """A ``TraceFormatError``, which cannot be sent between processes; with its codes and values."""
 
     said: Mapping[str, object]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from ...tables.intervals import intersect, pair, total_length, union
 from ...wording.limits import Limit

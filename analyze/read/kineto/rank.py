@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -47,8 +47,7 @@ _MOST_RANKS = 1 << 20
 """More than any job has; a larger number is damage."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFile:
+class RankFile(msgspec.Struct, frozen=True, kw_only=True):
     """What one file gave."""
 
     label: str
@@ -133,8 +132,7 @@ def read_rank_file(
         return _rank_file(source, roles, place)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where the events of one rank go; files are named before its rank is known."""
 
     folder: Path
@@ -150,8 +148,7 @@ class Place:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(msgspec.Struct, frozen=True):
     """Whose events they are."""
 
     label: str

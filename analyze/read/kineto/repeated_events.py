@@ -15,10 +15,10 @@ left out only where many of them are.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from meshscope.probe.schema.terms import KernelCategory
 

@@ -7,10 +7,9 @@ as computation it would hide communication, so it is separated as ``unknown``.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from meshscope.probe.schema.printable import listed
 from meshscope.probe.schema.terms import KernelCategory

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -35,8 +35,7 @@ _LEAST_COVER = 0.9
 """Share of the time from the first to the last repetition that notes of steps cover."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundSteps:
+class FoundSteps(msgspec.Struct, frozen=True):
     """Steps in order of time, ns, and what they were found by."""
 
     start: IntArray

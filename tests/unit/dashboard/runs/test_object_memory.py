@@ -2,7 +2,9 @@
 
 import gc
 import tracemalloc
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -45,6 +47,19 @@ def test_frames_are_counted_with_their_objects():
     assert held_bytes(texts) == pytest.approx(MIB * (8 + 56), rel=0.05)
     same = pd.DataFrame({"a": pd.Series(["same"] * MIB, dtype=object)})
     assert held_bytes(same) == pytest.approx(8 * MIB, rel=0.02)
+
+
+def test_records_are_counted_with_their_members():
+    """Fails when what lies in a record counts as nothing, so that runs in memory seem small."""
+
+    class Fast(msgspec.Struct):
+        column: np.ndarray
+
+    @dataclass(slots=True)
+    class Plain:
+        column: np.ndarray
+
+    assert held_bytes([Fast(np.zeros(MIB)), Plain(np.zeros(MIB))]) == near(16)
 
 
 def test_answers_are_counted_by_a_sample():

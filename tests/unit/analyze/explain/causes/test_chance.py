@@ -1,11 +1,11 @@
 """How likely chance makes a rank late: bounds, against what counting says."""
 
-from dataclasses import replace
 from math import comb
 
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 from tests.unit.analyze.explain.causes.test_repair import work_of
 
 from meshscope.analyze.explain.causes.bounds import log_evenly_spaced

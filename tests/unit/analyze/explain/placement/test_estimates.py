@@ -1,9 +1,8 @@
 """Orders that send more across hosts than was recorded have no price without the speed of the ports."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from meshscope.analyze.explain.placement.crossing import Pattern
 from meshscope.analyze.explain.placement.estimates import NoPrice, estimated_gains

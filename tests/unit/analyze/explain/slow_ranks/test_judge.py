@@ -1,9 +1,8 @@
 """The tests against the own past and the replicas."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from meshscope.analyze.explain.slow_ranks.judge import (
     Judge,

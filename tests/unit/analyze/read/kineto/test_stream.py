@@ -5,12 +5,12 @@ import json
 import random
 import re
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
