@@ -74,10 +74,14 @@ def by_the_whole_graph(program, effects, keep):
     edge = edge[program.waits]
     before = nodes[program.waits - 1]
     arrived = before + base[edge, None] + effects[edge] @ keep
-    issued = nodes[len(marks) + marks["join"].to_numpy()[program.waits]]
-    # Who need not wait for all, as the root of a broadcast, has a wire that is negative.
+    join = marks["join"].to_numpy()[program.waits]
+    begin_of = len(marks) + np.arange(program.joins)
+    begin_of[program.queue.join] = len(marks) + program.joins + np.arange(len(program.queue.join))
+    issued, begin = nodes[len(marks) + join], nodes[begin_of[join]]
+    # Who need not wait for all, as the root of a broadcast, has a wire that is negative: it may be done before
+    # the last has issued, but not where the operation began later, behind another.
     first = program.edge_count - len(program.waits)
-    left = issued + np.minimum(base[first:, None] + effects[first:] @ keep, 0.0)
+    left = np.minimum(issued, begin + base[first:, None] + effects[first:] @ keep)
     count = len(program.windows.ranks) * len(program.windows.steps)
     return steps, np.clip(left - arrived, 0, None).sum(axis=0) / count
 
