@@ -29,7 +29,7 @@ from meshscope.probe.schema.manifest import (
 from meshscope.probe.schema.reading import file_hash
 
 from ..read.deep_traces.files import trace_files
-from ..read.source_files import TABLES_VERSION
+from ..read.source_files import tables_version
 from ..tables.table_folder import FOLDER, close_to_others, drafted, read_folder, write_folder
 from ..tables.trace import Trace
 from ..wording.limits import keep_limits, kept_limits
@@ -116,7 +116,7 @@ def capture_key(path: Path) -> str:
     Raises:
         OSError: A file cannot be read.
     """
-    whole = hashlib.sha256(b"tables %d\0" % TABLES_VERSION)
+    whole = hashlib.sha256(f"tables {tables_version()}\0".encode())
     files = [path / MANIFEST_NAME]
     parts = [part for found in part_directories(path).values() for part in found.values()]
     for directory in (*parts, *host_directories(path).values()):

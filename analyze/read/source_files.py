@@ -12,16 +12,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
+from meshscope.probe.schema.columns import TableSpec
 from meshscope.probe.schema.errors import RunDirectoryError, TraceFormatError
 from meshscope.probe.schema.manifest import read_json, write_json
+from meshscope.probe.schema.tables import TABLES
 
 from .input_paths import find_files
 
-TABLES_VERSION = 12
-"""Raised when the readers give other tables for the same files: part of every key."""
+_READERS_VERSION = 13
+"""Raised when the readers give other rows for the same files."""
 
 INDEX_FOLDER = ".sources"
 _BLOCK_BYTES = 1 << 20
@@ -38,6 +42,21 @@ def source_files(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(file.path for path in paths for file in find_files(path)))
 
 
+@cache
+def tables_version() -> str:
+    """Return what is part of every key of kept tables: they are stale once readers or declarations are others."""
+    return f"{_READERS_VERSION}-{declared_columns(TABLES):08x}"
+
+
+def declared_columns(tables: Mapping[str, TableSpec]) -> int:
+    """Return a number for the columns of some tables: their names and types, not what is said of them."""
+    columns = [
+        (name, *((column.name, column.dtype, column.nullable) for column in table.columns))
+        for name, table in sorted(tables.items())
+    ]
+    return zlib.crc32(repr(columns).encode())
+
+
 def content_key(files: Iterable[Path], cycle: int | None = None) -> tuple[str, int]:
     """Return the hash of the names and contents of files, and their size in bytes.
 
@@ -48,7 +67,7 @@ def content_key(files: Iterable[Path], cycle: int | None = None) -> tuple[str, i
     Raises:
         OSError: A file cannot be read.
     """
-    whole, size = hashlib.sha256(b"tables %d\0" % TABLES_VERSION), 0
+    whole, size = hashlib.sha256(f"tables {tables_version()}\0".encode()), 0
     if cycle is not None:
         whole.update(b"cycle %d\0" % cycle)
     for file in sorted(files):
@@ -136,7 +155,7 @@ class SourceIndex:
                 (os.fsdecode(file), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
             )
         chosen = [] if cycle is None else [cycle]
-        text = json.dumps([TABLES_VERSION, rows, *chosen])
+        text = json.dumps([tables_version(), rows, *chosen])
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
     def _entry(self, files: Sequence[Path], cycle: int | None) -> Path:

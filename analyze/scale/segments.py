@@ -31,7 +31,7 @@ from meshscope.probe.schema.rundir import require_run
 from ..align.topology.kept import FILE_NAME as TOPOLOGY_NAME
 from ..load.ingested import counted_rows, is_ingested, rows_by_rank, steps_of_ranks
 from ..load.load import load_trace
-from ..read.source_files import TABLES_VERSION
+from ..read.source_files import tables_version
 from ..tables.parquet_file import to_read, to_write
 from ..tables.segment_files import read_list
 from ..tables.table_folder import FOLDER as TABLES_FOLDER
@@ -283,7 +283,7 @@ def step_bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
 
 def _key(segment: Segment, portions: _Portions) -> str:
     """Return the hash of everything that a segment is made from."""
-    key = hashlib.sha256(f"summary {SUMMARY_VERSION} {TABLES_VERSION} {segment.ranks}".encode())
+    key = hashlib.sha256(f"summary {SUMMARY_VERSION} {tables_version()} {segment.ranks}".encode())
     files = [segment.run / MANIFEST_NAME, segment.run / TOPOLOGY_NAME]
     # The manifest of a run that was ingested holds the hash of its source.
     if is_ingested(segment.run):

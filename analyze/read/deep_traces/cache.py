@@ -28,7 +28,7 @@ from ...tables.stored_tables import STORED
 from ...tables.table_folder import FOLDER, close_to_others, drafted
 from ..kineto.columns import StepWindows
 from ..kineto.rank import Place
-from ..source_files import TABLES_VERSION
+from ..source_files import tables_version
 from .files import DeepFile
 
 _DEEP = "deep"
@@ -67,7 +67,7 @@ class DeepCache(msgspec.Struct, frozen=True):
         """
         folder = self.run_path / FOLDER / _DEEP
         # What is read of equal files of two ranks is not equal: it names the rank.
-        entry = folder / f"{TABLES_VERSION}-rank{file.rank:05d}-{file.sha256}"
+        entry = folder / f"{tables_version()}-rank{file.rank:05d}-{file.sha256}"
         if (kept := _kept(entry, windows)) is not None:
             return kept
         found = reader()

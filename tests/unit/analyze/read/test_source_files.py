@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from meshscope.analyze.read.source_files import (
     SourceIndex,
     content_key,
+    declared_columns,
     jobs_of,
     size_of,
     source_files,
 )
 from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.tables import TABLES
 
 AGO_S = 3600
 
@@ -116,3 +119,22 @@ def test_sizes_and_files_of_what_is_not_there(tmp_path):
     assert size_of(tmp_path / "none") == 0
     with pytest.raises(MeshscopeError):
         source_files([tmp_path / "none*.json"])
+
+
+def test_tables_with_other_columns_have_another_key():
+    """Fails when what an earlier version kept is opened without a column that is needed now: the command ends there."""
+    name, table = next(iter(TABLES.items()))
+    first, *others = table.columns
+    changes = {
+        "fewer": others,
+        "renamed": [replace(first, name="other"), *others],
+        "of another type": [replace(first, dtype="float64"), *others],
+        "may be unknown": [replace(first, nullable=not first.nullable), *others],
+    }
+    numbers = {
+        declared_columns({**TABLES, name: replace(table, columns=tuple(columns))})
+        for columns in changes.values()
+    }
+    assert len(numbers | {declared_columns(TABLES)}) == len(changes) + 1
+    reworded = replace(table, columns=(replace(first, meaning="the same, in other words"), *others))
+    assert declared_columns({**TABLES, name: reworded}) == declared_columns(TABLES)
