@@ -237,16 +237,16 @@ def test_a_worker_that_is_killed_costs_no_rank(tmp_path):
     running = subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    killed = _kill_a_worker(running.pid)
+    killed = _kill_a_worker(running)
     out, err = running.communicate(timeout=60)
     assert killed
     assert (running.returncode, out.strip()) == (0, f"(0, 1, 2) {6000 * RANKS}"), err
 
 
-def _kill_a_worker(pid):
-    """Kill the first process that works for a program's fork server; say whether there was one."""
-    for _ in range(2000):
-        workers = [child for server in _children(pid) for child in _children(server)]
+def _kill_a_worker(program):
+    """Kill the first process that works for a program's fork server; say whether there was one before it ended."""
+    while program.poll() is None:
+        workers = [child for server in _children(program.pid) for child in _children(server)]
         if workers:
             os.kill(workers[0], signal.SIGKILL)
             return True
