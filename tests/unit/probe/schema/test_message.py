@@ -8,6 +8,7 @@ import pytest
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.message import cell_to_json, message, message_to_cell, message_to_json
+from meshscope.probe.schema.sentences import error_sentences
 
 REFUSED = ConfigError(
     message("refused.no_level", word="everything"),
@@ -53,7 +54,8 @@ def test_a_removed_catalogue_ends_in_no_traceback(monkeypatch):
     def gone(*_):
         raise FileNotFoundError
 
-    monkeypatch.setattr("meshscope.probe.schema.sentences.sentences", gone)
+    error_sentences.cache_clear()
+    monkeypatch.setattr("meshscope.probe.schema.sentences.text_of", gone)
     assert str(REFUSED).startswith("level: refused.no_level {'word': 'everything'}")
 
 
