@@ -66,10 +66,8 @@ def test_the_finding_tells_where_the_rank_stands_that_did_not_arrive(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_job_that_hangs_before_its_first_collective_tells_where_its_ranks_stand(
-    tmp_path, project_dir
-):
-    """Fails when a job that does not get going, the commonest hang, leaves no more than "no step"."""
+def test_a_job_that_hangs_before_its_first_collective_names_who_did_not_come(tmp_path, project_dir):
+    """Fails when a job that does not get going, the commonest hang, leaves no more than "no step", or names who waits."""
     job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [
         *(sys.executable, "-m", "meshscope", "run", "--runs", str(tmp_path), "--run-id", "a"),
@@ -85,8 +83,9 @@ def test_a_job_that_hangs_before_its_first_collective_tells_where_its_ranks_stan
         time.sleep(LONG_S)
         launcher.terminate()
     (finding,) = diagnose(load_trace(tmp_path / "a")).findings
-    assert (finding.kind, finding.where["ranks"]) == ("hang", [0, 1])
+    assert (finding.kind, finding.where["ranks"]) == ("hang", [1])
     assert finding.claim.code == "attempt.before_first_step"
+    assert finding.claim.values["what"].code == "hang.not_met"
     stacks = {
         tuple(fact.values["ranks"]): fact.values["function"]
         for fact in finding.evidence
