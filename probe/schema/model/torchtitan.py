@@ -8,10 +8,13 @@ refused: a guess would be a wrong MFU.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
+from math import isfinite
 from typing import Any
 
 from ...schema.message import message
 from ..errors import ConfigError
+from .stated import MOST_LAYERS, check_counts
 
 _SIZES = {
     "dim": "hidden_size",
@@ -20,6 +23,10 @@ _SIZES = {
     "vocab_size": "vocab_size",
 }
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_COUNTS = (
+    *(*_SIZES, *_LATENT, "n_kv_heads", "head_dim", "sliding_window"),
+    *("hidden_dim", "inter_dim", "multiple_of"),
+)
 
 
 def fields_of_torchtitan(arguments: Mapping[str, Any], where: str) -> dict[str, object]:
@@ -30,18 +37,16 @@ def fields_of_torchtitan(arguments: Mapping[str, Any], where: str) -> dict[str, 
         where: How errors name it.
 
     Raises:
-        ConfigError: The arguments are those of another model.
+        ConfigError: The arguments are those of another model, or one is no number.
     """
     if not _SIZES.keys() <= arguments.keys() or _is_other(arguments):
-        raise ConfigError(
-            message("refused.torchtitan_model"),
-            where=where,
-            remedy=message("advice.state_sizes"),
-        )
+        raise _unknown(where)
+    check_counts(arguments, ("n_layers",), where, least=1, most=MOST_LAYERS)
+    check_counts(arguments, _COUNTS, where)
     found: dict[str, object] = {ours: int(arguments[its]) for its, ours in _SIZES.items()}
     tied = arguments.get("enable_weight_tying") or arguments.get("tied_embeddings")
     found |= {"gated": True, "tied": bool(tied)}
-    found["ffn_size"] = _ffn_size(arguments)
+    found["ffn_size"] = _ffn_size(arguments, where)
     if arguments.get("kv_lora_rank"):
         found |= {name: int(arguments.get(name) or 0) for name in _LATENT}
     else:
@@ -55,6 +60,13 @@ def fields_of_torchtitan(arguments: Mapping[str, Any], where: str) -> dict[str, 
     return found
 
 
+def _unknown(where: str) -> ConfigError:
+    """Return the error about arguments of a model that is not known."""
+    return ConfigError(
+        message("refused.torchtitan_model"), where=where, remedy=message("advice.state_sizes")
+    )
+
+
 def _is_other(arguments: Mapping[str, Any]) -> bool:
     """Return whether layers are built in a way that no field tells: llama4's, gpt_oss's, an encoder of images."""
     names = {"interleave_moe_layer_step", "sliding_window_size", "fixed_attn_block_size"}
@@ -66,17 +78,20 @@ def _is_other(arguments: Mapping[str, Any]) -> bool:
     )
 
 
-def _ffn_size(arguments: Mapping[str, Any]) -> int:
+def _ffn_size(arguments: Mapping[str, Any], where: str) -> int:
     """Return the width of a dense MLP: stated, or two thirds of 4 x dim, scaled and rounded up.
 
     The rule of Llama: torchtitan/models/llama3/model/model.py, class FeedForward.
     """
     for name in ("hidden_dim", "inter_dim"):
-        if name in arguments:
+        if arguments.get(name) is not None:
             return int(arguments[name])
     width = int(2 * 4 * int(arguments["dim"]) / 3)
-    if arguments.get("ffn_dim_multiplier") is not None:
-        width = int(arguments["ffn_dim_multiplier"] * width)
+    multiplier = arguments.get("ffn_dim_multiplier")
+    if multiplier is not None:
+        if not isinstance(multiplier, int | float) or not isfinite(multiplier):
+            raise _unknown(where)
+        width = int(multiplier * width)
     multiple = int(arguments.get("multiple_of") or 1)
     return multiple * -(-width // multiple)
 
@@ -94,9 +109,12 @@ _EXPERTS = {
 def _experts(arguments: Mapping[str, Any], where: str) -> dict[str, object]:
     """Return the experts of a model, nothing of one that has none."""
     table = arguments.get("moe_args") or arguments.get("moe") or {}
-    inside = table if isinstance(table, Mapping) else vars(table)
+    inside = table if isinstance(table, Mapping) else getattr(table, "__dict__", None)
+    if inside is None:
+        raise _unknown(where)
     # The width of Mistral's experts is that of its MLP; the table says what it has of its own.
     known = {**arguments, **inside}
+    check_counts(known, ("route_every_n", *chain(*_EXPERTS.values())), where)
     sizes = {
         ours: next((int(known[name]) for name in names if known.get(name) is not None), 0)
         for ours, names in _EXPERTS.items()
@@ -104,11 +122,7 @@ def _experts(arguments: Mapping[str, Any], where: str) -> dict[str, object]:
     if not sizes["experts"] and not inside:
         return {}
     if min(sizes["experts"], sizes["experts_per_token"], sizes["expert_ffn_size"]) < 1:
-        raise ConfigError(
-            message("refused.torchtitan_model"),
-            where=where,
-            remedy=message("advice.state_sizes"),
-        )
+        raise _unknown(where)
     every = int(known.get("route_every_n") or 1)
     layers = range(int(arguments["n_layers"]))
     return {

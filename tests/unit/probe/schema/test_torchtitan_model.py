@@ -8,6 +8,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model import flops_per_token
 from meshscope.probe.schema.model.counts import total_parameters
 from meshscope.probe.schema.model.fields import describe_model
+from meshscope.probe.schema.model.torchtitan import fields_of_torchtitan
 
 LLAMA_8B = {
     "dim": 4096,
@@ -61,7 +62,7 @@ def test_parameters_are_those_that_were_published(arguments, billions):
 
 def test_other_models_are_refused():
     """Fails when layers of another form are counted as if they were Llama's."""
-    with pytest.raises(ConfigError, match="unknown torchtitan model"):
+    with pytest.raises(ConfigError, match="of a kind that is not known"):
         describe_model({**LLAMA_8B, "fixed_attn_block_size": 8192}, seq_len=4096)
 
 
@@ -121,5 +122,27 @@ def test_deepseeks_own_configuration_counts():
 )
 def test_parts_that_are_not_understood_are_refused(other):
     """Fails when an encoder of images, or experts of unknown names, count as nothing."""
-    with pytest.raises(ConfigError, match="unknown torchtitan model"):
+    with pytest.raises(ConfigError, match="of a kind that is not known"):
         describe_model({**MISTRAL, **other}, seq_len=4096)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"dim": "abc"},
+        {"n_layers": 1e400},
+        {"n_layers": -3},
+        {"n_layers": 10**9},
+        {"ffn_dim_multiplier": "much"},
+        {"ffn_dim_multiplier": float("inf")},
+        {"sliding_window": [4096]},
+        {"moe": [1, 2]},
+        {"moe": {"num_experts": "eight", "num_experts_per_tok": 2}},
+        {"moe": {"num_experts": 8, "num_experts_per_tok": 2}, "route_every_n": -1},
+    ],
+    ids=str,
+)
+def test_values_of_another_kind_are_refused(damaged):
+    """A `params.json` that was written by hand or cut off would end in a traceback."""
+    with pytest.raises(ConfigError, match=r"params\.json"):
+        fields_of_torchtitan({**LLAMA_8B, **damaged}, "params.json")
