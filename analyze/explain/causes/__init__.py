@@ -31,6 +31,7 @@ from .shapley_player import Player, Union, spread
 from .side_effects import with_side_effects
 from .stages import stage_players
 from .steady_links import SteadyLink
+from .usual_draw import usual_draw
 from .wires import (
     WireExcess,
     between_ranks,
@@ -135,7 +136,8 @@ def find_players(
     """
     suspects, clocks, wires = slow
     suspected = [rank for suspect in suspects for rank in suspect.ranks]
-    reference = repaired_work(work, expected, suspected)
+    draw = usual_draw(program, work, expected, suspected)
+    reference = repaired_work(work, expected, suspected, draw)
     usual = stage_centre(work, reference, expected.unequal_ns)
     residual = reference - usual
     if expected.unequal_ns is not None:

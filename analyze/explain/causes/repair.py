@@ -18,7 +18,7 @@ its mean step, and its deviations are made larger by sqrt(1 + 1/n).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +33,15 @@ MIN_ALIKE, MIN_STEPS = 0.5, 8
 """Correlation, over so many steps, from which two ranks are late together."""
 
 
-def repaired_work(work: Work, expected: Expected, slow: Sequence[int]) -> FloatArray:
+def repaired_work(work: Work, expected: Expected, slow: Sequence[int], draw: int = 0) -> FloatArray:
     """Return the work of every cell with the slow ranks repaired, ns.
 
     Args:
         work: The recorded work.
         expected: What each cell would have taken on a healthy rank.
         slow: The slow ranks; of one that nothing can be expected of the recorded work stays.
+        draw: Which of its peers, and which of their steps, a slow rank is as uneven as: of n peers they
+            all have their turn in n draws, then with the next of their steps.
     """
     repaired = work.cells["work_ns"].to_numpy(np.float64).copy()
     is_slow = work.cells["rank"].isin(slow).to_numpy()
@@ -50,7 +52,7 @@ def repaired_work(work: Work, expected: Expected, slow: Sequence[int]) -> FloatA
     own, rows_of = _of_their_classes(work, slow)
     unequal_ns = None if expected.unequal_ns is None else expected.unequal_ns[rows_of]
     there = expected._replace(work_ns=expected.work_ns[rows_of], unequal_ns=unequal_ns)
-    uneven = _unevenness(own, there, slow, np.searchsorted(rows_of, rows))
+    uneven = _unevenness(own, there, slow, np.searchsorted(rows_of, rows), draw)
     repaired[rows] = np.maximum(centre + uneven, 0.0)
     return repaired
 
@@ -66,11 +68,11 @@ def _of_their_classes(work: Work, slow: Sequence[int]) -> tuple[Work, npt.NDArra
 
 
 def _unevenness(
-    work: Work, expected: Expected, slow: Sequence[int], rows: npt.NDArray[np.int64]
+    work: Work, expected: Expected, slow: Sequence[int], rows: npt.NDArray[np.int64], draw: int
 ) -> FloatArray:
     """Return by what cells of slow ranks would differ from the centre; 0 where no peer tells it."""
     centre = peer_centre(work, expected.unequal_ns, slow)
-    models = _models(work, set(slow), centre)
+    models = _models(work, set(slow), centre, draw)
     models["bad"] = _bad_as_own(work, expected, centre, models["peer"])
     own = work.cells[["rank", "step", "interval", "peer_class"]].iloc[rows]
     own = own.reset_index(drop=True).join(models, on="rank", how="inner")
@@ -92,16 +94,13 @@ def _unevenness(
     return uneven
 
 
-def _models(work: Work, slow: set[int], centre: FloatArray) -> pd.DataFrame:
+def _models(work: Work, slow: set[int], centre: FloatArray, draw: int) -> pd.DataFrame:
     """Return whose unevenness each slow rank gets: ``peer``, and how many steps ``after``.
 
     That of the same step where a peer is late in the same steps as the rank is, as one of its host.
     Else no two get the same steps: ranks that were slow alike wait for one another when they are repaired.
     """
-    healthy: dict[int, list[int]] = {}
-    for rank, own_class in work.peer_class.items():
-        if rank not in slow:
-            healthy.setdefault(own_class, []).append(rank)
+    healthy = healthy_peers(work, slow)
     late = by_step(work, np.nan_to_num(work.cells["work_ns"].to_numpy() - centre))
     taken: dict[int, int] = {}
     models = {}
@@ -114,9 +113,19 @@ def _models(work: Work, slow: set[int], centre: FloatArray) -> pd.DataFrame:
             models[rank] = (together, 0)
         else:
             number = taken[own_class] = taken.get(own_class, -1) + 1
-            models[rank] = (healthy[own_class][number % len(healthy[own_class])], number + 1)
+            peers = healthy[own_class]
+            models[rank] = (peers[(number + draw) % len(peers)], number + 1 + draw // len(peers))
     columns = ["peer", "after"]
     return pd.DataFrame.from_dict(models, orient="index", columns=columns, dtype=np.int64)
+
+
+def healthy_peers(work: Work, slow: Collection[int]) -> dict[int, list[int]]:
+    """Return the ranks of each class that are not slow; no class of which all are."""
+    healthy: dict[int, list[int]] = {}
+    for rank, own_class in work.peer_class.items():
+        if rank not in slow:
+            healthy.setdefault(own_class, []).append(rank)
+    return healthy
 
 
 def _bad_as_own(work: Work, expected: Expected, centre: FloatArray, peer: pd.Series) -> pd.Series:
