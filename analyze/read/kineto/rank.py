@@ -34,6 +34,7 @@ from .far_events import without_far_events
 from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .launch_delays import clock_notes
+from .noted_collectives import with_noted_collectives
 from .overhead import overhead_notes, several_devices, with_overhead_notes
 from .repeated_events import without_repeated_events
 from .roles import RoleCollector
@@ -163,7 +164,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     rank, header = source.rank, source.header
     info = header.distributed_info or DistributedInfo()
     links = device_links(roles)
-    roles = separated(roles, links)
+    roles = separated(with_noted_collectives(roles, links), links)
     steps = step_windows(roles) if place.steps is None else place.steps
     windows, links = first_step_work(steps, roles.device, links)
     issued = IssueContext.of(roles, links, steps)

@@ -34,7 +34,7 @@ def test_one_copy_tells_the_unit(tmp_path, scale):
     found[2] |= {"cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)"}
     rate = 1e6 / (found[2]["dur"] / scale * 1e3)
     found[2]["args"] |= {"bytes": 1_000_000, "memory bandwidth (GB/s)": rate}
-    with pytest.raises(TraceFormatError, match="a copy lasts .* by its size and rate"):
+    with pytest.raises(TraceFormatError, match=r"a copy lasts .* by its size and rate"):
         import_trace(write(tmp_path / "rank0.json", found))
 
 
