@@ -27,6 +27,7 @@ from .columns import (
 )
 from .communication import IssueContext, RankCommunication, rank_communication
 from .cut_files import whole_steps
+from .device_tail import lost_tail, without_lost_tail
 from .device_windows import first_step_work, until_device_is_done
 from .event_columns import Events, RoledEvents
 from .events import DistributedInfo, KinetoHeader, to_int
@@ -178,6 +179,8 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     if not len(roles.device):
         on_host = add_host_communication(communication, roles, steps)
     windows = until_device_is_done(windows, roles.device, links, issued.step)
+    tail = None if source.is_cut else lost_tail(roles, steps)
+    windows, lost = without_lost_tail(windows, tail)
     return RankFile(
         label=source.label,
         rank=rank,
@@ -193,7 +196,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         },
         stored=files,
         communication=communication,
-        notes=[*source.notes, *_notes(roles, links, steps, on_host)],
+        notes=[*source.notes, *_notes(roles, links, steps, on_host), *lost],
         losses=source.losses,
         marks_steps=not steps.is_whole_file,
         numbers_steps=not steps.is_whole_file and steps.found_by is None,
