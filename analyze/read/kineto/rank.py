@@ -41,6 +41,7 @@ from .repeated_events import without_repeated_events
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table, write_rank_tables
 from .side_streams import separated, unknown_notes
+from .step_gaps import until_the_next
 from .stream import CHUNK_BYTES, EventStream
 from .units import refuse_other_unit
 
@@ -167,6 +168,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     links = device_links(roles)
     roles = separated(with_noted_collectives(roles, links), links)
     steps = step_windows(roles) if place.steps is None else place.steps
+    steps, of_gaps = until_the_next(steps)
     windows, links = first_step_work(steps, roles.device, links)
     issued = IssueContext.of(roles, links, steps)
     files = place.files()
@@ -196,7 +198,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         },
         stored=files,
         communication=communication,
-        notes=[*source.notes, *_notes(roles, links, steps, on_host), *lost],
+        notes=[*source.notes, *_notes(roles, links, steps, on_host), *of_gaps, *lost],
         losses=source.losses,
         marks_steps=not steps.is_whole_file,
         numbers_steps=not steps.is_whole_file and steps.found_by is None,
