@@ -18,7 +18,8 @@ from .columns import StepWindows
 from .event_columns import RoledEvents
 
 LAUNCHES = re.compile(
-    r"(?:cuda|cu|hip|xpu)\w*(?:LaunchKernel|LaunchCooperativeKernel|MemcpyAsync|MemsetAsync)",
+    r"(?:cuda|cu|hip|xpu)\w*(?:LaunchKernel|LaunchCooperativeKernel|MemcpyAsync|MemsetAsync)"
+    r"|urEnqueue(?:KernelLaunch|USMMemcpy|USMFill)",
     re.IGNORECASE,
 )
 """Calls of which each gives one device activity."""

@@ -117,6 +117,16 @@ def test_ranges_without_a_number_that_follow_each_other_are_steps(tmp_path):
     assert mentions(trace, "4 annotations", "run_training_batch")
 
 
+@pytest.mark.parametrize("end", [None, 0])
+def test_a_range_that_the_capture_cuts_off_is_no_step(tmp_path, end):
+    """Fails when a step of which only the begin was recorded counts as a very short one."""
+    export = Export().kernel("gemm", 100, 900, launch=50)
+    export.nvtx("step 1", 10, 1_000).nvtx("step 2", 1_000, end)
+    trace = read(tmp_path, export)
+    assert trace.frame("step")["step"].tolist() == [1]
+    assert mentions(trace, "1 NVTX range", "no end")
+
+
 def test_the_time_between_step_ranges_belongs_to_the_steps(tmp_path):
     """Fails when a loop that loads data outside of its ranges looks busy throughout."""
     export = Export()
