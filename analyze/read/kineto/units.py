@@ -33,6 +33,8 @@ _LONG_KERNEL_NS = 100_000
 """No program whose calls do not wait for their kernels has only kernels and calls this long."""
 _SHORT_CALL_NS = 100
 """The usual call, or operator, takes longer: a profiler reads the clock twice."""
+_SHORT_SHARE_NS = 20
+"""Work of a device takes about 1 us, and no device runs fifty at once for long."""
 _ROUNDED_NS = 1_000
 """Old profilers write whole microseconds: zero is then a short time, and no other unit."""
 _OTHER_RATE = 100.0
@@ -47,9 +49,19 @@ def refuse_other_unit(roles: RoledEvents, where: str) -> None:
         TraceFormatError: It is such a file.
     """
     launch = _launches(roles)
-    said = _by_calls(roles, launch) or _by_copies(roles.device, launch)
+    said = _by_extent(roles.device) or _by_calls(roles, launch) or _by_copies(roles.device, launch)
     if said is not None:
         raise TraceFormatError(said, where=where, remedy=EXPORT_AGAIN)
+
+
+def _by_extent(device: Events) -> Message | None:
+    """Return what is wrong with the time from the first to the last work of the device."""
+    if len(device) < _LEAST:
+        return None
+    extent_ns = int(device.time.end.max() - device.start.min())
+    if extent_ns >= _SHORT_SHARE_NS * len(device):
+        return None
+    return message("refused.other_unit_of_extent", events=len(device), extent_ns=extent_ns)
 
 
 def _by_calls(roles: RoledEvents, launch: IntArray) -> Message | None:

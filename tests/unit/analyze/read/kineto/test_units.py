@@ -20,7 +20,7 @@ def events(scale, *, count=300, kernel_us=1.25, launch_us=2.5):
 
 
 @pytest.mark.parametrize("count", [25, 300])
-@pytest.mark.parametrize("scale", [1000, 1e-3])
+@pytest.mark.parametrize("scale", [1000, 1e-3, 1e-6])
 def test_other_units_are_refused(tmp_path, scale, count):
     """Fails when 2 s are reported as half an hour, with rates of a thousandth, without a word."""
     with pytest.raises(TraceFormatError, match="times are not in microseconds"):
