@@ -36,9 +36,10 @@ OPERATOR_NAME = re.compile(r"::|Backward\d*$|^\w+(?:Function|Fn)$")
 """Names of operators, and of nodes of the autograd graph."""
 
 _COMMUNICATION = re.compile(
-    r"nccl|rccl|hccl|hcom_|mccl|xccl|oneccl|msccl"
+    r"nccl|rccl|hccl|hcom_|mccl|xccl|oneccl|msccl|(^|[^a-z])u?ccl(::|\d)"
     r"|cross_device_reduce"
-    r"|deep_?ep|hybrid_?ep|nvshmem|rocshmem"
+    r"|deep_?ep|hybrid_?ep|nvshmem|rocshmem|mooncake|(^|[^a-z])mori(::|\d)"
+    r"|all_?(?:to|2)_?all|(?-i:(^|[a-z\d])A2A[A-Z])"
     r"|userbuffers"
     r"|(^|[^a-z])uc[pt]_",
     re.IGNORECASE,
@@ -46,10 +47,14 @@ _COMMUNICATION = re.compile(
 """Libraries that move data between devices: collective libraries, custom all-reduce of
 inference engines, expert dispatch, shared memory across devices, overlap buffers, UCX."""
 _FUSED = re.compile(
-    r"multimem_|symm_?mem|(?:one|two)_?shot_?all_?reduce|all_?reduce_?(?:fusion|prototype)",
+    r"multimem_|symm_?mem|(?<!warp)(?<!warp_)(?<!block)(?<!block_)all_?(?:reduce|gather)"
+    r"|reduce_?scatter|flux.*agkernel",
     re.IGNORECASE,
 )
-"""Kernels that read other devices' memory themselves: communication fused with arithmetic."""
+"""Kernels that read other devices' memory themselves: communication fused with arithmetic. Threads
+of one warp or block reduce among themselves."""
+_GENERATED = re.compile(r"triton_[a-z]{2,9}_fused_")
+"""Kernels of TorchInductor are named after the operators whose results they compute with."""
 _KINDS = (
     ("reducescatter", CollectiveKind.REDUCE_SCATTER),
     ("allreducebarrier", CollectiveKind.BARRIER),
@@ -80,6 +85,8 @@ def kernel_category(kernel_name: str) -> KernelCategory:
     ``UNKNOWN`` is a kernel that reads other devices' memory and computes in one, so
     that its time is neither of the two alone.
     """
+    if _GENERATED.match(kernel_name):
+        return KernelCategory.COMPUTE
     if _COMMUNICATION.search(kernel_name):
         return KernelCategory.COMMUNICATION
     if _FUSED.search(kernel_name):

@@ -19,8 +19,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def joined(items: Sequence[str], word: str = "and") -> str:
-    """Return items as a list in a sentence: ``a``, ``a and b``, ``a, b and c``."""
-    *first, last = items
+    """Return items as a list in a sentence: ``none``, ``a``, ``a and b``, ``a, b and c``."""
+    *first, last = items or ("none",)
     return f"{', '.join(first)} {word} {last}" if first else last
 
 

@@ -10,6 +10,7 @@ synchronise         inside a call that waits for the device, which has nothing l
 long_call           inside another single call of a millisecond or more: a module is loaded, a lock is held
 device_wait         after a launch returned and before any launched work began, for long
 launch_latency      the same for no longer than a launch takes, or inside the launch itself
+kernel_gap          in a gap as short before work that the device has had for long: one kernel follows another
 long_operator       inside an operator that launches nothing and lasts a millisecond or more
 launching           inside another operator or call
 nothing_launched    none of these: Python, input, a lock; nothing was recorded but perhaps a stack
@@ -62,7 +63,7 @@ EVENT_WAIT_CALL = re.compile(r"StreamWait(?:Event|Value)", re.IGNORECASE)
 
 
 ALLOCATOR, SYNCHRONISE, LONG_CALL = "allocator", "synchronise", "long_call"
-DEVICE_WAIT, LAUNCH_LATENCY = "device_wait", "launch_latency"
+DEVICE_WAIT, LAUNCH_LATENCY, KERNEL_GAP = "device_wait", "launch_latency", "kernel_gap"
 LONG_OPERATOR, LAUNCHING, NOTHING = "long_operator", "launching", "nothing_launched"
 CAUSES = (
     ALLOCATOR,
@@ -70,6 +71,7 @@ CAUSES = (
     LONG_CALL,
     DEVICE_WAIT,
     LAUNCH_LATENCY,
+    KERNEL_GAP,
     LONG_OPERATOR,
     LAUNCHING,
     NOTHING,
@@ -105,6 +107,9 @@ class _Launches(NamedTuple):
     begin: IntArray
     back: IntArray
     start: IntArray
+    reached: IntArray
+    """From when on the device surely had it: a launch is on its way for ``LATENCY_NS`` at most, and
+    one of several kernels (a graph) has arrived when the first of them begins."""
     thread: IntArray
 
 
@@ -147,7 +152,9 @@ def idle_causes(
     waits = intersect(idle, union(queued))
     waits = waits[waits[:, 1] - waits[:, 0] >= LATENCY_NS]
     sums[DEVICE_WAIT] += total_length(waits)
-    sums[LAUNCH_LATENCY] += total_length(idle) - total_length(late) - total_length(waits)
+    short_waits = subtract(subtract(idle, late), waits)
+    sums[KERNEL_GAP] += _gaps_of_the_device(short_waits, launches)
+    sums[LAUNCH_LATENCY] += total_length(short_waits) - sums[KERNEL_GAP]
     unexplained = union(np.concatenate(nothing))
     sums[NOTHING] += int((unexplained[:, 1] - unexplained[:, 0]).sum())
     return IdleCauses(
@@ -176,8 +183,20 @@ def _launches(work: pd.DataFrame, calls: pd.DataFrame, ops: pd.DataFrame) -> _La
     thread = at.map(of_call["thread"])
     of_op = ops.drop_duplicates("op_id").set_index("op_id")["thread"]
     found = thread.fillna(known["op_id"].map(of_op)).fillna(_ANY_THREAD).to_numpy(np.int64)
+    first = known["start_ns"].groupby(at.where(at > 0)).transform("min").fillna(known["start_ns"])
+    reached = np.minimum(back + LATENCY_NS, first.to_numpy(np.int64))
     order = np.argsort(begin, kind="stable")
-    return _Launches(begin[order], back[order], start[order], found[order])
+    return _Launches(*(column[order] for column in (begin, back, start, reached, found)))
+
+
+def _gaps_of_the_device(gaps: IntArray, launches: _Launches) -> int:
+    """Return how much of a merged set of gaps, ns, lies behind the arrival of the work that ends each."""
+    order = np.argsort(launches.start, kind="stable")
+    place = np.searchsorted(launches.start[order], gaps[:, 1], side="left")
+    is_ended = place < len(order)
+    reached = launches.reached[order][np.minimum(place, len(order) - 1)]
+    own = gaps[:, 1] - np.maximum(gaps[:, 0], reached)
+    return int(own[is_ended].clip(min=0).sum())
 
 
 def _of_thread(late: IntArray, launches: _Launches, thread: int) -> IntArray:

@@ -84,7 +84,7 @@ def idle_report(
         kernel = trace.rank_frame("kernel", rank, _COLUMNS)
         if kernel.empty:
             continue
-        one = _of_rank(trace, rank, kernel, union(windows.intervals_of(rank, common)), explained)
+        one = _of_rank(trace, rank, kernel, windows.intervals_of(rank, common), explained)
         if one is None:
             return None
         found.append(one)
@@ -112,8 +112,9 @@ def idle_report(
 
 
 def _of_rank(
-    trace: Trace, rank: int, kernel: pd.DataFrame, window: IntArray, explained: Sequence[str]
+    trace: Trace, rank: int, kernel: pd.DataFrame, steps: IntArray, explained: Sequence[str]
 ) -> _Rank | None:
+    window = union(steps)
     work = device_work(kernel)
     # What the ledger knows as a stall of the host is not idle without a reason.
     spans = trace.rank_frame("span", rank)
@@ -132,7 +133,7 @@ def _of_rank(
         int((window[:, 1] - window[:, 0]).sum()),
         blockers.assign(operator=np.where(is_named, operator, ""), rank=rank),
         _device_wait(trace, rank, work, causes.waits),
-        _nothing(trace, rank, causes, window),
+        _nothing(trace, rank, causes, np.sort(steps[:, 0])),
     )
 
 
@@ -230,12 +231,12 @@ def _device_wait(trace: Trace, rank: int, work: pd.DataFrame, waits: IntArray) -
     return message("idle.longest_wait_for_event", **longest, stream=stream, name=name)
 
 
-def _nothing(trace: Trace, rank: int, causes: IdleCauses, window: IntArray) -> Message | None:
+def _nothing(trace: Trace, rank: int, causes: IdleCauses, begun: IntArray) -> Message | None:
     """Return the longest time without any launch, where in the step it is, and what was recorded of it."""
     if not len(causes.nothing):
         return None
     begin, end = causes.nothing[_index_of_longest(causes.nothing)].tolist()
-    step = int(window[np.searchsorted(window[:, 0], begin, side="right") - 1, 0])
+    step = int(begun[np.searchsorted(begun, begin, side="right") - 1])
     longest = {
         "time_ns": end - begin,
         "rank": rank,

@@ -120,7 +120,7 @@ def fullest_samples(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
     Samples that tell what memory is for come first.
     """
-    known = frame[[f"{name}_bytes" for name in CATEGORIES]].notna().any(axis=1)
+    known = frame[[f"{name}_bytes" for name in CATEGORIES]].gt(0).any(axis=1)
     ordered = frame.assign(known=known).sort_values(
         [by, "known", "allocated_bytes"], na_position="first", kind="stable"
     )

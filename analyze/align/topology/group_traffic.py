@@ -13,6 +13,7 @@ from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, SpanKi
 
 from ...tables.trace import Trace
 from ...wording.message import Message, Text, message
+from .forward_only import lacks_backward, launches_by_operators
 from .pass_traffic import (
     MOST_IN_FORWARD,
     REDUCTIONS,
@@ -38,6 +39,7 @@ _LEAST_RING = 3
 _WHY_DATA = (message("axis.only_group"), message("axis.all_groups_whole"))
 """Evidence of data parallelism, for one group and for several."""
 _WHY_TENSOR = message("axis.reduces_in_both")
+_WHY_ACTIVATIONS = message("axis.reduces_activations")
 _WHY_GRADIENTS = message("axis.reduces_gradients")
 
 
@@ -53,7 +55,8 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
 
     A group that only sends and receives is a pipeline, unless its sends go round a ring, as in
     context parallelism (``ring_traffic``), or are no stages' (``pipeline_traffic``). In a job without sends whose groups all hold
-    the whole world, they are data-parallel if they reduce, and not within a forward pass.
+    the whole world, they are data-parallel if they reduce, and not within a forward pass. In a program
+    without a backward pass it is activations that they reduce, so they are tensor-parallel.
     Where forward passes were recorded, tensor and data parallelism are known from the passes
     in which groups reduce (``pass_traffic``).
     """
@@ -70,7 +73,10 @@ def traffic_axes(trace: Trace) -> dict[str, TrafficAxis]:
     }
     found = {group: axis for group, axis in by_sends.items() if axis is not None}
     if not links and _is_data_parallel(trace, used, {kind for _, kind in collective}):
-        return found | dict.fromkeys(used, TrafficAxis(Axis.DP, _WHY_DATA[len(used) > 1]))
+        if not lacks_backward(trace):
+            return found | dict.fromkeys(used, TrafficAxis(Axis.DP, _WHY_DATA[len(used) > 1]))
+        if launches_by_operators(trace):
+            return found | dict.fromkeys(used, TrafficAxis(Axis.TP, _WHY_ACTIVATIONS))
     return found | _of_passes(trace)
 
 

@@ -230,10 +230,9 @@ def _inferred_waits(
     rank = chosen["rank"].to_numpy(np.int64)
     started = chosen["start_ns"].to_numpy(np.int64)
     near = np.maximum(ended - resolution_ns, started)
-    place = (
-        np.searchsorted((stalls["rank"] * span + stalls["start_ns"]).to_numpy(), rank * span + near)
-        - 1
-    )
+    # The last stall that begins before the end: with the operation itself, or short before its end.
+    keys = (stalls["rank"] * span + stalls["start_ns"]).to_numpy()
+    place = np.searchsorted(keys, rank * span + ended) - 1
     held = stalls.iloc[np.maximum(place, 0)]
     end = np.minimum(ended, held["end_ns"].to_numpy())
     inside = (place >= 0) & (held["rank"].to_numpy() == rank) & (end >= near)

@@ -18,6 +18,7 @@ from ...account.kernels.coverage import common_kernel_steps, has_kernels
 from ...account.kernels.idle import (
     ALLOCATOR,
     DEVICE_WAIT,
+    KERNEL_GAP,
     LAUNCH_LATENCY,
     LAUNCHING,
     LONG_CALL,
@@ -80,6 +81,12 @@ IDLE_WORDS = {
         lambda share: message("idle.launch_latency", share=share),
         message("idle.launch_latency_remedy"),
         message("idle.launch_latency_meaning"),
+    ),
+    KERNEL_GAP: IdleWords(
+        FindingKind.LAUNCH_BOUND,
+        lambda share: message("idle.kernel_gap", share=share),
+        message("idle.kernel_gap_remedy"),
+        message("idle.kernel_gap_meaning"),
     ),
     LONG_OPERATOR: IdleWords(
         FindingKind.HOST_STALL,

@@ -165,15 +165,16 @@ def fullest_rank(trace: Trace) -> Iterator[Finding]:
     rank = int(peaks.index.to_numpy(np.int64)[peaks.to_numpy(np.int64).argmax()])
     sample = fullest_samples(frame, "rank").loc[rank]
     sizes: dict[str, Any] = {name: sample[f"{name}_bytes"] for name in CATEGORIES}
-    known = {name: int(size) for name, size in sizes.items() if not is_missing(size)}
+    has_categories = not all(map(is_missing, sizes.values()))
+    known = {name: int(size) for name, size in sizes.items() if not is_missing(size) and size}
     evidence = []
     if known:
         sizes_of = sorted(known.items(), key=lambda pair: -pair[1])
-        parts = [message("memory.part", name=name, size=size) for name, size in sizes_of if size]
+        parts = [message("memory.part", name=name, size=size) for name, size in sizes_of]
         evidence.append(message("memory_headroom.when_most", parts=parts))
-        unknown = int(str(sample["allocated_bytes"])) - sum(known.values())
-        if unknown > 0:
-            evidence.append(message("memory_headroom.no_stack", size=unknown))
+    unknown = int(str(sample["allocated_bytes"])) - sum(known.values())
+    if has_categories and unknown > 0:
+        evidence.append(message("memory_headroom.no_stack", size=unknown))
     evidence += _not_in_use(sample)
     if len(peaks) > 1:
         others = float(np.median(peaks.drop(rank)))

@@ -103,6 +103,9 @@ def read_dump(file: InputFile) -> Dump:
                 where=file.label,
                 remedy=message("advice.copy_again"),
             ) from error
+    if isinstance(value, list) and value:
+        # The first recorder, of PyTorch 2.2, dumped its entries alone.
+        value = {"entries": value}
     if not isinstance(value, dict) or not {"entries", "pg_config", "pg_status"} & value.keys():
         raise TraceFormatError(message("refused.no_flight_recorder"), where=file.label)
     return _dump(value, file, _rank(value, file))

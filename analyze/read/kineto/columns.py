@@ -197,15 +197,23 @@ def step_windows(roles: RoledEvents) -> StepWindows:
     on_device = _device_steps(roles.device_note.named(number_of), number_of)
     if on_device is not None:
         return on_device
-    found = found_steps(roles)
+    found = windows_found(roles)
     if found is not None:
-        number = np.arange(1, len(found.start) + 1, dtype=np.int64)
-        return StepWindows(number, found.start, found.end, is_whole_file=False, found_by=found.by)
+        return found
     events = (roles.device, roles.host_note, *roles.operator.parts())
     extents = [(e.start.min(), e.time.end.max()) for e in events if len(e)]
     bounds = (min(first for first, _ in extents), max(last for _, last in extents))
     start, end = (np.array([bound], dtype=np.int64) for bound in bounds)
     return StepWindows(np.array([_WHOLE_FILE_STEP]), start, end, is_whole_file=True)
+
+
+def windows_found(roles: RoledEvents) -> StepWindows | None:
+    """Return the steps by what the program did in each, numbered from 1; None where nothing shows them."""
+    found = found_steps(roles)
+    if found is None:
+        return None
+    number = np.arange(1, len(found.start) + 1, dtype=np.int64)
+    return StepWindows(number, found.start, found.end, is_whole_file=False, found_by=found.by)
 
 
 def threads_of_a_step(roles: RoledEvents) -> list[int]:

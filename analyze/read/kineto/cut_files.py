@@ -17,8 +17,9 @@ from ...wording.message import message
 from .columns import StepWindows
 from .event_columns import RoledEvents
 
-_LAUNCHES = re.compile(
-    r"(?:cuda|cu|hip|xpu)\w*(?:LaunchKernel|LaunchCooperativeKernel|MemcpyAsync|MemsetAsync)",
+LAUNCHES = re.compile(
+    r"(?:cuda|cu|hip|xpu)\w*(?:LaunchKernel|LaunchCooperativeKernel|MemcpyAsync|MemsetAsync)"
+    r"|urEnqueue(?:KernelLaunch|USMMemcpy|USMFill)",
     re.IGNORECASE,
 )
 """Calls of which each gives one device activity."""
@@ -34,7 +35,7 @@ def whole_steps(roles: RoledEvents, steps: StepWindows) -> frozenset[int]:
     """
     if steps.is_whole_file:
         return frozenset()
-    launching = np.array(sorted(roles.names_like(_LAUNCHES)), dtype=np.int64)
+    launching = np.array(sorted(roles.names_like(LAUNCHES)), dtype=np.int64)
     done = np.unique(roles.device.correlation)
     broken, last = set[int](), np.iinfo(np.int64).min
     for part in roles.launch.parts():

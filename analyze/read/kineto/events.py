@@ -134,7 +134,7 @@ class KinetoHeader(msgspec.Struct, rename="camel"):
 
 
 _HEADER = msgspec.json.Decoder(KinetoHeader)
-_NOT_FINITE = re.compile(rb"(:\s*)[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
+_NOT_FINITE = re.compile(rb"(:\s*)[-+]?(?:nan|inf|infinity|n/a)\b", re.IGNORECASE)
 _SURROGATE = re.compile(
     rb"(\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2})|\\u[dD][89a-fA-F][\da-fA-F]{2}"
 )

@@ -27,6 +27,7 @@ from .columns import (
 )
 from .communication import IssueContext, RankCommunication, rank_communication
 from .cut_files import whole_steps
+from .device_tail import lost_tail, without_lost_tail
 from .device_windows import first_step_work, until_device_is_done
 from .event_columns import Events, RoledEvents
 from .events import DistributedInfo, KinetoHeader, to_int
@@ -34,11 +35,13 @@ from .far_events import without_far_events
 from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .launch_delays import clock_notes
+from .noted_collectives import with_noted_collectives
 from .overhead import overhead_notes, several_devices, with_overhead_notes
 from .repeated_events import without_repeated_events
 from .roles import RoleCollector
 from .rows import name_table, span_table, step_table, write_rank_tables
 from .side_streams import separated, unknown_notes
+from .step_gaps import until_the_next
 from .stream import CHUNK_BYTES, EventStream
 from .units import refuse_other_unit
 
@@ -163,8 +166,9 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     rank, header = source.rank, source.header
     info = header.distributed_info or DistributedInfo()
     links = device_links(roles)
-    roles = separated(roles, links)
+    roles = separated(with_noted_collectives(roles, links), links)
     steps = step_windows(roles) if place.steps is None else place.steps
+    steps, of_gaps = until_the_next(steps)
     windows, links = first_step_work(steps, roles.device, links)
     issued = IssueContext.of(roles, links, steps)
     files = place.files()
@@ -177,6 +181,8 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     if not len(roles.device):
         on_host = add_host_communication(communication, roles, steps)
     windows = until_device_is_done(windows, roles.device, links, issued.step)
+    tail = None if source.is_cut else lost_tail(roles, steps)
+    windows, lost = without_lost_tail(windows, tail)
     return RankFile(
         label=source.label,
         rank=rank,
@@ -192,7 +198,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         },
         stored=files,
         communication=communication,
-        notes=[*source.notes, *_notes(roles, links, steps, on_host)],
+        notes=[*source.notes, *_notes(roles, links, steps, on_host), *of_gaps, *lost],
         losses=source.losses,
         marks_steps=not steps.is_whole_file,
         numbers_steps=not steps.is_whole_file and steps.found_by is None,

@@ -96,7 +96,11 @@ class History:
         category, live = _categories(kind, address, categories(stacks))
         at_end = np.zeros(len(CATEGORIES) + 1, dtype=np.int64)
         for block in blocks:
-            at_end[live.get(block.address, block.category)] += block.requested
+            action = live.get(block.address)
+            if action is not None and category[action] == UNKNOWN:
+                # Stacks of blocks in use are kept where those of actions are not.
+                category[action] = block.category
+            at_end[block.category if action is None else category[action]] += block.requested
         return cls(
             time_ns=np.maximum(time_us, 0) * _NS_PER_US,
             change=np.where(is_use, signed, 0),
@@ -197,7 +201,7 @@ def _sizes(actions: Sequence[Mapping[str, Any]]) -> IntArray:
 def _categories(
     kind: IntArray, address: IntArray, allocated: IntArray
 ) -> tuple[IntArray, dict[int, int]]:
-    """Return the category of each action, and that of each address in use at the end.
+    """Return the category of each action, and which one allocated each address in use at the end.
 
     What is freed is what was allocated last at its address.
 
@@ -219,7 +223,7 @@ def _categories(
     category[uses[frees]] = UNKNOWN
     category[uses[frees[is_known]]] = category[uses[frees[is_known] - 1]]
     live = uses[ends & ~is_free]
-    return category, dict(zip(address[live].tolist(), category[live].tolist(), strict=True))
+    return category, dict(zip(address[live].tolist(), live.tolist(), strict=True))
 
 
 MOST_BYTES = 256 << 20

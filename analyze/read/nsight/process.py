@@ -13,9 +13,9 @@ from meshscope.probe.schema.terms import KernelCategory
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..kineto.columns import DeviceLinks, StepWindows, launching_call, take_or
+from ..kineto.columns import DeviceLinks, StepWindows, launching_call, take_or, windows_found
 from ..kineto.communication import IssueContext, RankCommunication, rank_communication
-from ..kineto.device_windows import until_device_is_done
+from ..kineto.device_windows import first_step_work, until_device_is_done
 from ..kineto.event_columns import CATEGORIES, Events, IntArray, RoledEvents, SpilledEvents
 from ..kineto.events import DistributedInfo, EventArgs
 from ..kineto.overhead import several_devices
@@ -28,6 +28,7 @@ from ..kineto.rows import (
     step_table,
 )
 from ..kineto.side_streams import separated, unknown_notes
+from ..kineto.step_gaps import until_the_next
 from .activities import GRAPH_NAME
 from .nccl import Membership, kernel_arguments
 from .ranges import NamedSpans, NvtxEvents, Ranges, innermost, nvtx_spans, nvtx_steps, operators
@@ -73,9 +74,8 @@ def process_tables(events: ProcessEvents, rank: int, base_ns: int) -> ProcessTab
     roles, links, thread = _roles(events, host, base_ns)
     roles = separated(roles, links)
     launched = links.launch - base_ns
-    steps, unused = nvtx_steps(events.nvtx, events.ranges)
-    notes: list[Limit] = [] if steps else [message("scope.no_step_range")]
-    steps = _moved(steps, base_ns) if steps else _whole_capture(roles, links, host)
+    steps, unused, notes = _steps(events, roles, links, host, base_ns)
+    windows, links = first_step_work(steps, roles.device, links)
     roles.communication.update(_communication(events, roles, launched, thread))
     issued = IssueContext.of(roles, links, steps)
     communication = rank_communication(rank, DistributedInfo(), roles, issued)
@@ -96,7 +96,9 @@ def process_tables(events: ProcessEvents, rank: int, base_ns: int) -> ProcessTab
             "runtime_call": runtime_call_table(rank, host.calls, steps, of_call),
             "op": op_table(rank, host.operators, steps, of_op),
             "annotation": annotation_table(rank, roles, steps, of_note),
-            "step": step_table(rank, until_device_is_done(steps, roles.device, links, issued.step)),
+            "step": step_table(
+                rank, until_device_is_done(windows, roles.device, links, issued.step)
+            ),
             "span": _span_table(rank, spans, steps, base_ns),
         },
         communication=_untyped(communication),
@@ -225,6 +227,22 @@ def _in_order(
     works = np.flatnonzero(device.category != CATEGORIES.index(KernelCategory.SYNC))
     order = works[np.argsort(launched[works], kind="stable")]
     return launched[order], device.start[order] - base_ns, device.time.end[order] - base_ns
+
+
+def _steps(
+    events: ProcessEvents,
+    roles: RoledEvents,
+    links: DeviceLinks,
+    host: _HostEvents,
+    base_ns: int,
+) -> tuple[StepWindows, int, list[Limit]]:
+    """Return the steps, how many ranges were not used, and what is said of them."""
+    named, unused = nvtx_steps(events.nvtx, events.ranges)
+    steps = windows_found(roles) if named is None else _moved(named, base_ns)
+    if steps is None:
+        return _whole_capture(roles, links, host), unused, [message("scope.no_step_range")]
+    steps, notes = until_the_next(steps)
+    return steps, unused, notes if steps.found_by is None else [steps.found_by, *notes]
 
 
 def _moved(steps: StepWindows, base_ns: int) -> StepWindows:

@@ -212,6 +212,8 @@ def read_nvtx(database: Database) -> NvtxEvents:
     nests = np.isin(kind, _numbers(types, _NESTED)) | (kind == MISSING)
     is_range = nests | np.isin(kind, _numbers(types, _FREE))
     is_whole = is_time(columns["start"]) & is_time(columns["end"])
+    # The first exporters write 0 for what is not there.
+    is_whole &= (columns["end"] != 0) | (columns["start"] == 0)
     every = Ranges(
         start=columns["start"],
         end=np.maximum(columns["end"], columns["start"]),

@@ -64,8 +64,9 @@ def test_a_clause_becomes_one_sentence():
 
 
 def test_items_become_a_list_in_a_sentence():
-    """Fails when a list of two has a comma, or one of three none."""
-    assert [joined("abc"[:count]) for count in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
+    """Fails when a list of two has a comma, one of three none, or an empty one ends in a traceback."""
+    some = [joined("abc"[:count]) for count in (0, 1, 2, 3)]
+    assert some == ["none", "a", "a and b", "a, b and c"]
     assert joined(["x", "y", "z"], "or") == "x, y or z"
 
 

@@ -136,6 +136,28 @@ def test_a_device_operation_in_idle_time_is_waited_for():
     assert times(program).tolist() == program.marks["end_ns"].tolist()
 
 
+@pytest.mark.parametrize("begins_with_us", [0, 15], ids=["with it", "near its end"])
+def test_short_operations_are_waited_for(begins_with_us):
+    """Fails when reductions of 20 us, as of inference engines, are work of the replay: no causes are found."""
+    us = 1_000
+    first = 1_000 + begins_with_us
+    rows = {
+        "step": [{"rank": rank, "dur_ns": 2_000 * us} for rank in (0, 1)],
+        "kernel": [
+            {"rank": rank, "start_ns": start * us, "dur_ns": length * us}
+            for rank in (0, 1)
+            for start, length in ((0, first), (1_020, 980))
+        ],
+        "collective": [
+            {"rank": rank, "start_ns": 1_000 * us, "end_ns": 1_020 * us} for rank in (0, 1)
+        ],
+    }
+    program = program_of(**rows)
+    waits = program.marks[program.marks["mark"] == WAIT]
+    assert waits["start_ns"].tolist() == [first * us] * 2
+    assert waits["end_ns"].tolist() == [1_020 * us] * 2
+
+
 @pytest.mark.parametrize("shift_ns", [7, 123_456_789])
 def test_moving_all_clocks_together_moves_all_times(shift_ns):
     """An origin of the clock would enter a duration."""

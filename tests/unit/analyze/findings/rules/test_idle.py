@@ -106,6 +106,35 @@ def test_launches_below_their_latency_do_not_wait_on_the_device(tmp_path):
     assert found["launch_latency"].cost_frac == pytest.approx(400 * 52 / 50_000, abs=0.005)
 
 
+def test_gaps_between_work_launched_long_before_are_no_late_launches(tmp_path):
+    """Fails when a device that its host is far ahead of is said to wait for launches."""
+    events = [step(1, 0, 50_000)]
+    for at in range(1000):
+        events += launched("add", at * 10, 20 + at * 50, 44, at + 1)
+    found = causes(tmp_path, events)
+    assert found["kernel_gap"].cost_frac == pytest.approx(0.12, abs=0.002)
+    assert "launch_latency" not in found
+
+
+def test_gaps_inside_a_graph_are_no_late_launches(tmp_path):
+    """Fails when a job that replays graphs is advised to use graphs."""
+    events = [step(1, 0, 50_000)]
+    for at in range(100):
+        events += [call("cudaGraphLaunch", at * 500, 5, at + 1)]
+        events += [kernel("add", at * 500 + 8 + node * 49, 45, at + 1) for node in range(10)]
+    found = causes(tmp_path, events)
+    assert found["kernel_gap"].cost_frac == pytest.approx(100 * 9 * 4 / 50_000, abs=0.002)
+    assert "launch_latency" not in found
+
+
+def test_a_gap_is_placed_in_its_own_step(tmp_path):
+    """Fails when the time since the first of several steps is called that since the step began."""
+    events = [*launched("gemm", 5, 10, 9_990, 1), step(2, 10_000, 10_000)]
+    events += [step(1, 0, 10_000), *launched("gemm", 10_000, 10_005, 2_995, 2)]
+    events += launched("gemm", 19_000, 19_005, 990, 3)
+    assert says(causes(tmp_path, events)["nothing_launched"], "6.00 ms", "3.00 ms after the step")
+
+
 def test_a_long_operator_without_launches_is_work_of_the_host(tmp_path):
     """Fails when 49 ms in one operator of the host are called launch overhead."""
     events = [step(1, 0, 100_000), *launched("relu", 20, 30, 60, 1)]

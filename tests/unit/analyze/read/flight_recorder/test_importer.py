@@ -181,6 +181,14 @@ def test_the_rank_is_the_number_at_the_end_of_the_name(tmp_path, name):
     assert import_trace(write(tmp_path, {3: dump([entry(1)])}, name=name)).ranks == (3,)
 
 
+def test_entries_alone_are_a_dump(tmp_path):
+    """Fails when dumps of the first recorder, which have no header, are refused."""
+    for rank in range(2):
+        entries = [entry(1), entry(2)][: 2 - rank]
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(entries))
+    assert import_trace(tmp_path).frame("collective")["rank"].tolist() == [0, 0, 1]
+
+
 def test_the_rank_inside_the_dump_comes_first(tmp_path):
     """A renamed file would change who is blamed."""
     assert import_trace(write(tmp_path, {17: dump([entry(1)], groups=("5",), rank=2)})).ranks == (

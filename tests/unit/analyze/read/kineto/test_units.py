@@ -19,18 +19,37 @@ def events(scale, *, count=300, kernel_us=1.25, launch_us=2.5):
     return found
 
 
-@pytest.mark.parametrize("scale", [1000, 1e-3])
-def test_other_units_are_refused(tmp_path, scale):
+@pytest.mark.parametrize("count", [25, 300])
+@pytest.mark.parametrize("scale", [1000, 1e-3, 1e-6])
+def test_other_units_are_refused(tmp_path, scale, count):
     """Fails when 2 s are reported as half an hour, with rates of a thousandth, without a word."""
     with pytest.raises(TraceFormatError, match="times are not in microseconds"):
-        import_trace(write(tmp_path / "rank0.json", events(scale)))
+        import_trace(write(tmp_path / "rank0.json", events(scale, count=count)))
+
+
+@pytest.mark.parametrize("scale", [1000, 1e-3])
+def test_one_copy_tells_the_unit(tmp_path, scale):
+    """Fails when a copy of 1 MB that lasts 42 ms is believed to have moved 25 GB/s."""
+    found = events(scale, count=3)
+    found[2] |= {"cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)"}
+    rate = 1e6 / (found[2]["dur"] / scale * 1e3)
+    found[2]["args"] |= {"bytes": 1_000_000, "memory bandwidth (GB/s)": rate}
+    with pytest.raises(TraceFormatError, match=r"a copy lasts .* by its size and rate"):
+        import_trace(write(tmp_path / "rank0.json", found))
+
+
+def test_operators_too_short_to_be_recorded_are_refused(tmp_path):
+    """Fails when milliseconds of a host without a device are read as microseconds."""
+    found = [event for event in events(1e-3, count=25) if event["cat"] == "cpu_op"]
+    with pytest.raises(TraceFormatError, match="usual operator takes 9 ns"):
+        import_trace(write(tmp_path / "rank0.json", found))
 
 
 @pytest.mark.parametrize(
     "how",
     [
         {"scale": 1},
-        {"scale": 1000, "count": 150},
+        {"scale": 1000, "count": 15},
         {"scale": 1, "kernel_us": 900.5},
         {"scale": 1, "launch_us": 900.5},
         {"scale": 1, "kernel_us": 0.05},
@@ -47,6 +66,15 @@ def test_whole_microseconds_of_old_profilers_are_read(tmp_path):
     found = events(1)
     for event in found:
         event["ts"], event["dur"] = int(event["ts"]), int(event["dur"]) // 4
+    assert len(import_trace(write(tmp_path / "rank0.json", found)).frame("kernel"))
+
+
+def test_calls_that_wait_for_their_kernels_are_read(tmp_path):
+    """Fails when a program that runs with CUDA_LAUNCH_BLOCKING=1 is called a file of another unit."""
+    found = []
+    for place in range(30):
+        found += launched("gemm", place * 2000, place * 2000 + 8, 1500, place + 1)
+        found[-2]["dur"] = 1520
     assert len(import_trace(write(tmp_path / "rank0.json", found)).frame("kernel"))
 
 

@@ -142,6 +142,28 @@ def test_stacks_of_blocks_serve_where_no_action_allocated_them(tmp_path):
     }
 
 
+def test_stacks_of_blocks_alone_are_diagnosed(tmp_path):
+    """Fails when actions without stacks take those of the blocks away, or end the diagnosis with an error."""
+    segments = [segment(block(16, 300, [frame("forward")]))]
+    history = [action("alloc", 16, 300, 1), action("alloc", 512, 500, 2)]
+    history += [action("free_completed", 512, 500, 3)]
+    trace = import_trace(write(tmp_path / "rank0.pickle", segments, history))
+    (finding,) = (one for one in diagnose(trace).findings if one.kind == "memory_headroom")
+    lines = [str(line) for line in finding.evidence]
+    assert "When most was allocated: activations 300 bytes" in lines
+    assert any("500 bytes without a stack" in line for line in lines)
+
+
+def test_actions_without_any_stack_are_diagnosed(tmp_path):
+    """Fails when a peak without a stack, behind an empty begin, ends the diagnosis with an error."""
+    segments = [segment(block(900, 10, [frame("forward")]))]
+    history = [action("alloc", 16, 300, 1), action("free_completed", 16, 300, 2)]
+    history += [action("alloc", 900, 10, 3)]
+    trace = import_trace(write(tmp_path / "rank0.pickle", segments, history))
+    lines = [str(line) for one in diagnose(trace).findings for line in one.evidence]
+    assert not any(line.endswith(": ") for line in lines)
+
+
 def test_failed_allocations_are_reported(tmp_path):
     """The reason for which most snapshots are made would not be mentioned."""
     failed = action("oom", 0, 64 << 20, 30, device_free=32 << 20)

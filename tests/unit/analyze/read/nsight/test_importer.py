@@ -104,6 +104,38 @@ def test_without_step_ranges_the_capture_is_one_step(tmp_path):
     assert mentions(trace, "no NVTX range names a step")
 
 
+def test_ranges_without_a_number_that_follow_each_other_are_steps(tmp_path):
+    """Fails when a profile whose steps are all called alike is one long step."""
+    export = Export()
+    for at in range(4):
+        export.nvtx("[pl][profile]run_training_batch", at * 1_000, at * 1_000 + 950)
+        export.kernel("gemm", at * 1_000 + 100, at * 1_000 + 900, launch=at * 1_000 + 50)
+    trace = read(tmp_path, export)
+    step = trace.frame("step")
+    assert (step["start_ns"] - step["start_ns"].min()).tolist() == [0, 1_000, 2_000, 3_000]
+    assert trace.frame("kernel")["step"].tolist() == step["step"].tolist()
+    assert mentions(trace, "4 annotations", "run_training_batch")
+
+
+@pytest.mark.parametrize("end", [None, 0])
+def test_a_range_that_the_capture_cuts_off_is_no_step(tmp_path, end):
+    """Fails when a step of which only the begin was recorded counts as a very short one."""
+    export = Export().kernel("gemm", 100, 900, launch=50)
+    export.nvtx("step 1", 10, 1_000).nvtx("step 2", 1_000, end)
+    trace = read(tmp_path, export)
+    assert trace.frame("step")["step"].tolist() == [1]
+    assert mentions(trace, "1 NVTX range", "no end")
+
+
+def test_the_time_between_step_ranges_belongs_to_the_steps(tmp_path):
+    """Fails when a loop that loads data outside of its ranges looks busy throughout."""
+    export = Export()
+    for at in range(4):
+        export.nvtx(f"iteration {at}", at * 1_000, at * 1_000 + 600)
+        export.kernel("gemm", at * 1_000 + 100, at * 1_000 + 600, launch=at * 1_000 + 50)
+    assert read(tmp_path, export).frame("step")["dur_ns"].tolist() == [1_000, 1_000, 1_000, 600]
+
+
 def test_model_ranges_are_carried_to_the_device(tmp_path):
     """The forward pass would last as long as its launches, which run ahead of the device."""
     export = Export().nvtx("step 1", 0, 1000)
