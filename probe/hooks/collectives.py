@@ -28,7 +28,7 @@ from .call_places import CallPlaces
 from .group_making import GroupMaking
 from .groups import Channel, Group, GroupTable
 from .native_waits import NativeWaits
-from .operators import NOT_COMMUNICATION, OPERATORS, Operator
+from .operators import NOT_COMMUNICATION, OPERATORS, Operator, with_root
 from .pairs import PAIR_SIZES
 from .tags import MessageTags
 from .waits import PendingWorks, WaitHook
@@ -150,9 +150,8 @@ class CollectiveHook:
         group_at, message_at, message = operator.group_at, operator.message_at, operator.message
         kind_code = COLLECTIVE_CODES[operator.kind]  # type: ignore[index]
         meet_call = self._meet_call
-        times_group_size, returned = operator.times_group_size, self._returned(operator)
+        rooted, returned = with_root(operator), self._returned(operator)
         aside, blocks, is_one = capture.aside, operator.blocks, operator.is_one
-        root_at = operator.root_at
         add_cost = capture.meter.add
 
         def kernel(keyset: Any, *args: Any) -> Any:
@@ -173,10 +172,8 @@ class CollectiveHook:
                     tensors = message(args)
                     tensor = tensors[0] if tensors else None
                     size_bytes, dtype = _size_bytes(tensors), _type_of(tensor)
-                if times_group_size:
-                    size_bytes *= group.size
-                if root_at is not None:
-                    dtype = (dtype, args[root_at])
+                if rooted is not None:
+                    size_bytes, dtype = rooted(args, group, size_bytes, dtype)
                 heads, sizes = group.heads[kind_code], group.sizes[kind_code]
                 head = (size_bytes in sizes and heads.get(dtype)) or meet_call(
                     group, kind_code, dtype, size_bytes
@@ -350,11 +347,11 @@ class CollectiveHook:
         if dtype is None:
             return -1
         name = _type_name(dtype)
-        if group is not None and root is not None and (at := group.global_rank(root)) >= 0:
-            # Each new name is written to disk first: a root of its own for each of many ranks is not noted.
-            if at in self._roots or len(self._roots) < _MOST_ROOTS:
-                self._roots.add(at)
-                name = f"{name}{ROOT_MARK}{at}"
+        at = -1 if group is None or root is None else group.global_rank(root)
+        # Each new name is written to disk first: so many roots are noted, of others none.
+        if at >= 0 and (at in self._roots or len(self._roots) < _MOST_ROOTS):
+            self._roots.add(at)
+            name = f"{name}{ROOT_MARK}{at}"
         return self._capture.recorder.register_dtype(name)
 
 

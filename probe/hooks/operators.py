@@ -113,3 +113,16 @@ OPERATORS = (
 
 NOT_COMMUNICATION = frozenset({"check_for_nan"})
 """Operators of the namespace that do not communicate."""
+
+
+def with_root(operator: Operator) -> Callable[[Args, Any, int, Any], tuple[int, Any]] | None:
+    """Return what gives size and type of a rooted collective, the type with its root; None of others."""
+    root_at, times_group_size = operator.root_at, operator.times_group_size
+    if root_at is None:
+        return None
+
+    def rooted(args: Args, group: Any, size_bytes: int, dtype: Any) -> tuple[int, Any]:
+        whole = size_bytes * group.size if times_group_size else size_bytes
+        return whole, (dtype, args[root_at])
+
+    return rooted
