@@ -29,10 +29,15 @@ from meshscope.probe.schema.model import (
     describe_model,
 )
 from meshscope.probe.schema.model import flops_per_token as flops_of_description
-from meshscope.probe.schema.model.counts import head_flops, layer_flops, total_parameters
+from meshscope.probe.schema.model.counts import (
+    head_flops,
+    layer_flops,
+    products_of_sizes,
+    total_parameters,
+)
 
 from ..wording.limits import Limit
-from ..wording.message import Text, message
+from ..wording.message import Message, Text, message
 
 _CLOSE = 0.002
 """Stated parameters may be rounded, or leave out norms: so much they may differ."""
@@ -128,9 +133,7 @@ def known_model(run: Mapping[str, object]) -> KnownModel:
     if isinstance(text, str) and text:
         known = _described(text)
         model = known.model
-        if isinstance(model, ModelDescription) and model.counted:
-            return _counted(model, run)
-        return known
+        return _as_it_ran(known, model, run) if isinstance(model, ModelDescription) else known
     shape = model_shape(run)
     if shape is None:
         return KnownModel(None, message("lacks.model_shape"))
@@ -155,11 +158,32 @@ def _described(text: str) -> KnownModel:
     return KnownModel(model, "")
 
 
-def _counted(model: ModelDescription, run: Mapping[str, object]) -> KnownModel:
-    """Return a model whose modules one rank has counted; none where ranks hold parts of it."""
+def _as_it_ran(known: KnownModel, model: ModelDescription, run: Mapping[str, object]) -> KnownModel:
+    """Return a model with what was seen to run of it; none where that is needed and not known."""
     split = [axis for axis in ("tp", "pp", "ep") if (run.get(axis) or 1) != 1]
     if split:
-        return KnownModel(None, message("lacks.whole_model", axes=split))
+        # A rank sees its own part alone.
+        model = replace(model, ran_products=0.0, ran_layers=0.0)
+        if model.counted:
+            return KnownModel(None, message("lacks.whole_model", axes=split))
+    if not model.ran_products and (doubt := _doubt(model)) is not None:
+        return KnownModel(None, doubt)
+    notes = (*known.notes, *_counted_notes(model), *_ran_notes(model))
+    return KnownModel(model, "", notes)
+
+
+def _doubt(model: ModelDescription) -> Message | None:
+    """Return why sizes alone do not tell the FLOPs, None where they do."""
+    if model.varies:
+        return message("lacks.like_steps")
+    if model.frozen:
+        return message("lacks.frozen_weights")
+    return message("lacks.output_head") if model.headless else None
+
+
+def _counted_notes(model: ModelDescription) -> tuple[Limit, ...]:
+    if not model.counted:
+        return ()
     note = message(
         "assumed.counted_model",
         layers=model.num_layers,
@@ -167,7 +191,14 @@ def _counted(model: ModelDescription, run: Mapping[str, object]) -> KnownModel:
         heads=model.num_heads,
         tokens=model.vocab_size,
     )
-    return KnownModel(model, "", (note,))
+    return (note,) if model.ran_products else (note, message("assumed.runs_once"))
+
+
+def _ran_notes(model: ModelDescription) -> tuple[Limit, ...]:
+    sizes = products_of_sizes(model)
+    if not model.ran_products or abs(model.ran_products / sizes - 1.0) <= _UNLIKE:
+        return ()
+    return (message("counted.as_it_ran", ran=model.ran_products, sizes=float(sizes)),)
 
 
 def _inferred(shape: ModelShape, heads: int, ffn: int) -> KnownModel:

@@ -21,7 +21,7 @@ from ..account.hangs.broken_off import progress_at_the_end
 from ..account.hangs.stacks import standing_at_the_end
 from ..account.hangs.unrecorded_ranks import unheard_limits
 from ..align.clocks.host_samples import named_as_clocks
-from ..align.steps.tail import led_anew, unrecorded_saves
+from ..align.steps.tail import led_anew, other_updates, unrecorded_saves
 from ..read import import_trace
 from ..read.deep_traces.cache import DeepCache
 from ..read.deep_traces.tables import with_deep_traces
@@ -122,6 +122,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
             *worded(capture.limits),
             *limits,
             *led_anew(capture.rank_manifests),
+            *other_updates(capture.rank_manifests),
             *(unrecorded_saves(capture.rank_manifests) if progress.num_rows else ()),
             *(
                 unheard_limits({**capture.tables, "progress": progress})

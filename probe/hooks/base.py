@@ -190,7 +190,7 @@ class Place(NamedTuple):
 
 _MOST_THREADS = 64
 """More have run backwards only where each step has threads of its own."""
-_BACKWARD_KINDS = (SpanKind.BACKWARD, SpanKind.BACKWARD_INPUT, SpanKind.BACKWARD_WEIGHT)
+BACKWARD_KINDS = (SpanKind.BACKWARD, SpanKind.BACKWARD_INPUT, SpanKind.BACKWARD_WEIGHT)
 
 
 class Activity:
@@ -203,20 +203,31 @@ class Activity:
 
     Attributes:
         place: The compute span in progress, None between spans.
-        listen: True where a module call starts a span of its own: outside any
-            span, and inside a backward span (recomputation).
+        listen: True where a module call may start a span of its own: outside any
+            span, and inside a backward span (recomputation). Everywhere while calls are observed.
         microbatch: Backward passes that this step has finished, outside a pipeline.
         stages: Pipeline stages that ran on this rank.
         tokens: Token ids that the forward calls of this step were given; of a pipeline only its first stage is.
+        observer: Is told each module call of this step; None in nearly all steps.
     """
 
-    __slots__ = ("_over", "_threads", "listen", "microbatch", "place", "stages", "tokens")
+    __slots__ = (
+        "_over",
+        "_threads",
+        "listen",
+        "microbatch",
+        "observer",
+        "place",
+        "stages",
+        "tokens",
+    )
 
     def __init__(self) -> None:
         self.place: Place | None = None
         self._over: dict[int, tuple[Place, Place | None]] = {}
         self._threads: frozenset[int] = frozenset()
         self.listen = True
+        self.observer: Any = None
         self.microbatch = 0
         self.stages: set[int] = set()
         self.tokens = 0
@@ -225,7 +236,7 @@ class Activity:
         """Make this the span in progress and return the one before."""
         before = self.place
         self.place = place
-        self.listen = place is None or place.kind in _BACKWARD_KINDS
+        self.listen = place is None or place.kind in BACKWARD_KINDS or self.observer is not None
         return before
 
     def leave(self, place: Place, before: Place | None) -> None:

@@ -21,19 +21,20 @@ from ..compat.works import source_rank, work_class
 from ..cost import ONE_IN
 from ..recording.record_heads import NOT_CARRIED, collective_head, p2p_head
 from ..safety.program_signals import pass_on
-from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES
+from ..schema.records import COLLECTIVE_CODES, DIRECTION_CODES, ROOT_MARK
 from ..schema.terms import Direction
 from .base import Capture
 from .call_places import CallPlaces
 from .group_making import GroupMaking
 from .groups import Channel, Group, GroupTable
 from .native_waits import NativeWaits
-from .operators import NOT_COMMUNICATION, OPERATORS, Operator
+from .operators import NOT_COMMUNICATION, OPERATORS, Operator, with_root
 from .pairs import PAIR_SIZES
 from .tags import MessageTags
 from .waits import PendingWorks, WaitHook
 
 _NAMESPACE = "c10d"
+_MOST_ROOTS = 64
 
 _Returned = Callable[[Any, Any, int, int, int, bool, int, Any], None]
 """Takes arguments and result of a call, event id, issue time in ns, message size in bytes,
@@ -73,6 +74,7 @@ class CollectiveHook:
         self._places: CallPlaces = CallPlaces(capture) if before is None else before._places
         self._making = GroupMaking(capture, self.source)
         self._is_hop_known = capture.meter.hop_ns > 0
+        self._roots: set[int] = set()
 
     def install(self) -> None:
         """Put an implementation in front of every operator that communicates.
@@ -148,7 +150,7 @@ class CollectiveHook:
         group_at, message_at, message = operator.group_at, operator.message_at, operator.message
         kind_code = COLLECTIVE_CODES[operator.kind]  # type: ignore[index]
         meet_call = self._meet_call
-        times_group_size, returned = operator.times_group_size, self._returned(operator)
+        rooted, returned = with_root(operator), self._returned(operator)
         aside, blocks, is_one = capture.aside, operator.blocks, operator.is_one
         add_cost = capture.meter.add
 
@@ -170,8 +172,8 @@ class CollectiveHook:
                     tensors = message(args)
                     tensor = tensors[0] if tensors else None
                     size_bytes, dtype = _size_bytes(tensors), _type_of(tensor)
-                if times_group_size:
-                    size_bytes *= group.size
+                if rooted is not None:
+                    size_bytes, dtype = rooted(args, group, size_bytes, dtype)
                 heads, sizes = group.heads[kind_code], group.sizes[kind_code]
                 head = (size_bytes in sizes and heads.get(dtype)) or meet_call(
                     group, kind_code, dtype, size_bytes
@@ -314,10 +316,15 @@ class CollectiveHook:
         return returned
 
     def _meet_call(self, group: Group, kind: int, dtype: Any, size_bytes: int) -> bytes:
-        """Return the head of a collective of a type or size that its group meets now; note where it is issued."""
-        head = group.heads[kind][dtype] = collective_head(group.code, kind, self._dtype(dtype))
+        """Return the head of a collective of a type or size that its group meets now; note where it is issued.
+
+        The type of a rooted one is that and its root, which its record names with the type.
+        """
+        plain, root = dtype if type(dtype) is tuple else (dtype, None)
+        head = collective_head(group.code, kind, self._dtype(plain, group, root))
+        group.heads[kind][dtype] = head
         try:
-            self._places.meet(group.sizes[kind], group.code, kind, _type_name(dtype), size_bytes)
+            self._places.meet(group.sizes[kind], group.code, kind, _type_name(plain), size_bytes)
         except Exception as error:  # noqa: BLE001 - counted; the operation is recorded all the same
             self.source.failed(error)
         return head
@@ -336,10 +343,16 @@ class CollectiveHook:
             self.source.failed(error)
         return head
 
-    def _dtype(self, dtype: Any) -> int:
+    def _dtype(self, dtype: Any, group: Group | None = None, root: Any = None) -> int:
         if dtype is None:
             return -1
-        return self._capture.recorder.register_dtype(_type_name(dtype))
+        name = _type_name(dtype)
+        at = -1 if group is None or root is None else group.global_rank(root)
+        # Each new name is written to disk first: so many roots are noted, of others none.
+        if at >= 0 and (at in self._roots or len(self._roots) < _MOST_ROOTS):
+            self._roots.add(at)
+            name = f"{name}{ROOT_MARK}{at}"
+        return self._capture.recorder.register_dtype(name)
 
 
 def _count_sender(group: Group) -> Callable[[Any], None]:

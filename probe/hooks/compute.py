@@ -21,12 +21,13 @@ from functools import wraps
 from typing import Any
 
 from ..clock import now_ns
-from ..compat.torch_names import is_compiling, is_in_autograd, wrapper_frame_ns
+from ..compat.torch_names import has_compiled, is_compiling, is_in_autograd, wrapper_frame_ns
 from ..job.run_facts import RunFacts
 from ..schema.terms import SpanKind
-from .base import Activity, Capture, Patches, Place, Source, compute_span
+from .base import BACKWARD_KINDS, Activity, Capture, Patches, Place, Source, compute_span
 from .model_watch import ModelWatch
 from .module_calls import ModuleCalls
+from .work_observer import WorkObserver
 
 _FORWARD = SpanKind.FORWARD
 """Looked up once: in its class that takes a third of the time that a span's place takes."""
@@ -38,6 +39,8 @@ class ComputeHook:
     def __init__(self, capture: Capture, facts: RunFacts | None = None) -> None:
         self.source = capture.source("compute")
         self._model = None if facts is None else ModelWatch(facts.learn)
+        self._capture = capture
+        self._work = None if facts is None else WorkObserver(facts.learn, capture.meter)
         self._activity = capture.activity
         self._meter = capture.meter
         self._calls = ModuleCalls(capture.meter)
@@ -57,9 +60,22 @@ class ComputeHook:
             (clip_grad, torch.nn.utils), "clip_grad_norm_", self._wrap_clipping
         )
 
+    def step_ended(self) -> None:
+        """Take what was observed of the step, and begin to observe the next one, or stop."""
+        if self._work is None:
+            return
+        activity, work = self._activity, self._work
+        if activity.observer is work:
+            work.step_ended()
+        # With a stage of a pipeline, or what is compiled, calls do not show the whole model.
+        wanted = work.wants(self._capture.recorder.step) and not activity.stages
+        activity.observer = work if wanted and not has_compiled() else None
+        activity.enter(activity.place)
+
     def remove(self) -> None:
         """Restore everything."""
         self.source.on = False
+        self._activity.observer = None
         self._activity.listen = False
         self._patches.restore()
 
@@ -118,11 +134,13 @@ def _module_call(
             return original(module, *args, **kwargs)
         entered_ns = now_ns()
         around = activity.place
+        if activity.observer is not None:
+            _observe(activity, source, module, args, kwargs)
         if around is None and activity.trains_here():
             place = Place(_FORWARD, -1, -1, activity.microbatch)
             if model is not None and grads():
                 _count(activity, source, model, module, args, kwargs)
-        elif around is not None and in_autograd():
+        elif around is not None and around.kind in BACKWARD_KINDS and in_autograd():
             place = around._replace(kind=SpanKind.RECOMPUTE)
         else:
             return original(module, *args, **kwargs)
@@ -142,7 +160,24 @@ def _count(
 ) -> None:
     """Add the tokens of a forward call to those of the step."""
     try:
-        activity.tokens += model.tokens(module, args, kwargs)
+        tokens = model.tokens(module, args, kwargs)
+        activity.tokens += tokens
+        if activity.observer is not None:
+            activity.observer.add_tokens(tokens)
+    except Exception as error:  # noqa: BLE001 - counted; training goes on
+        source.failed(error)
+
+
+def _observe(
+    activity: Activity, source: Source, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Hand a call of this thread's training on to who observes the step."""
+    torch, around = sys.modules["torch"], activity.place
+    is_again = around is not None and around.kind is not _FORWARD
+    try:
+        if is_again or activity.trains_here():
+            grads = torch.is_grad_enabled()
+            activity.observer.note(module, args, kwargs, around, grads=grads)
     except Exception as error:  # noqa: BLE001 - counted; training goes on
         source.failed(error)
 

@@ -84,6 +84,30 @@ def _embedding_and_head(modules: list[Any]) -> tuple[Any, Any] | None:
 
 def _layers(modules: list[Any]) -> list[Any]:
     """Return the children of the list of like modules that holds most, none where it has experts in it."""
+    found = _longest(modules)
+    inside = {id(own) for layer in found for own in layer.modules()}
+    many = [own for own in _lists_of_like(modules) if id(own) in inside and len(own) > 1]
+    return [] if any(_sum_of_linears(own.modules()) for own in many) else found
+
+
+def entries_of_longest_list(root: Any) -> list[Any]:
+    """Return the layers of a model: the entries of the list of like modules that holds most, none without one."""
+    return _longest(list(root.modules()))
+
+
+def _longest(modules: list[Any]) -> list[Any]:
+    from torch import nn
+
+    alike = _lists_of_like(modules)
+    if not alike:
+        return []
+    # A layer that stands in the list more than once runs as often, with the same weights.
+    most = max(alike, key=_sum_of_parameters)
+    entries = most.values() if isinstance(most, nn.ModuleDict) else most
+    return [layer for layer in entries if layer is not None]
+
+
+def _lists_of_like(modules: list[Any]) -> list[Any]:
     from torch import nn
 
     lists = [
@@ -91,16 +115,7 @@ def _layers(modules: list[Any]) -> list[Any]:
     ]
     alike = [own for own in lists if len({type(child) for child in own.children()}) == 1]
     # A wrapper may be a list of one model.
-    alike = [own for own in alike if not any(isinstance(m, nn.Embedding) for m in own.modules())]
-    if not alike:
-        return []
-    # A layer that stands in the list more than once runs as often, with the same weights.
-    most = max(alike, key=_sum_of_parameters)
-    entries = most.values() if isinstance(most, nn.ModuleDict) else most
-    found = [layer for layer in entries if layer is not None]
-    inside = {id(own) for layer in found for own in layer.modules()}
-    many = [own for own in alike if id(own) in inside and len(own) > 1]
-    return [] if any(_sum_of_linears(own.modules()) for own in many) else found
+    return [own for own in alike if not any(isinstance(m, nn.Embedding) for m in own.modules())]
 
 
 def _products(layer: Any) -> int | None:

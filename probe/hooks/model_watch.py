@@ -14,6 +14,7 @@ from ..schema.errors import ConfigError
 from ..schema.model import ModelDescription
 from ..schema.model.fields import model_fields
 from .model_modules import fields_of_modules
+from .work_observer import doubts_of
 
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "model")
 """Attributes by which wrappers hold the module that they wrap."""
@@ -67,6 +68,8 @@ class ModelWatch:
             if fields is not None:
                 ModelDescription.from_fields(fields)
                 self._learn({"model": fields})
+                if self._is_whole and (doubts := doubts_of(module)):
+                    self._learn({"observed": doubts})
         except ConfigError:
             return  # MFU stays unknown: a model that no formula counts.
 

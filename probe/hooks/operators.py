@@ -56,6 +56,8 @@ class Operator:
     times_group_size: bool = False
     blocks: bool = False
     """True where the call itself waits for the end and gives no handle."""
+    root_at: int | None = None
+    """Position of the group rank of the one member that gives or gets; None where there is none."""
     outputs_at: int | None = None
     """Position of what a functional collective waits for; None where it has no such form."""
 
@@ -96,11 +98,11 @@ OPERATORS = (
     Operator("reduce_scatter_tensor_coalesced_", 2, _list(1), _K.REDUCE_SCATTER, outputs_at=0),
     Operator("alltoall_", 2, _list(1), _K.ALL_TO_ALL),
     Operator("alltoall_base_", 2, _one(1), _K.ALL_TO_ALL, outputs_at=0),
-    Operator("broadcast_", 1, _list(0), _K.BROADCAST, outputs_at=0),
-    Operator("reduce_", 1, _list(0), _K.REDUCE),
-    Operator("gather_", 2, _list(1), _K.GATHER),
-    Operator("gather_into_tensor_", 2, _one(1), _K.GATHER),
-    Operator("scatter_", 2, _list(0), _K.SCATTER, times_group_size=True),
+    Operator("broadcast_", 1, _list(0), _K.BROADCAST, root_at=2, outputs_at=0),
+    Operator("reduce_", 1, _list(0), _K.REDUCE, root_at=3),
+    Operator("gather_", 2, _list(1), _K.GATHER, root_at=3),
+    Operator("gather_into_tensor_", 2, _one(1), _K.GATHER, root_at=3),
+    Operator("scatter_", 2, _list(0), _K.SCATTER, root_at=3, times_group_size=True),
     Operator("barrier", 1, _nothing, _K.BARRIER),
     Operator("monitored_barrier_", 1, _nothing, _K.BARRIER, blocks=True),
     Operator("send", 1, _list(0), direction=Direction.SEND, peer_at=2, outputs_at=0),
@@ -111,3 +113,16 @@ OPERATORS = (
 
 NOT_COMMUNICATION = frozenset({"check_for_nan"})
 """Operators of the namespace that do not communicate."""
+
+
+def with_root(operator: Operator) -> Callable[[Args, Any, int, Any], tuple[int, Any]] | None:
+    """Return what gives size and type of a rooted collective, the type with its root; None of others."""
+    root_at, times_group_size = operator.root_at, operator.times_group_size
+    if root_at is None:
+        return None
+
+    def rooted(args: Args, group: Any, size_bytes: int, dtype: Any) -> tuple[int, Any]:
+        whole = size_bytes * group.size if times_group_size else size_bytes
+        return whole, (dtype, args[root_at])
+
+    return rooted

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
 from ..compat.absent import lacks
-from ..schema.manifest import LED_ANEW_KEY
+from ..schema.manifest import LED_ANEW_KEY, OTHER_UPDATES_KEY
 from ..schema.terms import MemoryPhase, SpanKind
 from .base import Capture, Place
 from .memory import MemoryHook
@@ -28,6 +28,10 @@ _OPTIMIZER = Place(SpanKind.OPTIMIZER)
 _REPLACED_AFTER = 8
 """Ends of one optimizer without the one that leads, from which on it leads itself. A critic
 that is updated some times for each update of its generator stays below."""
+
+_LOOKED_AT = frozenset({16, 64, 256})
+"""Ends of the leader after which its updates are compared with those of the others."""
+_MOST_OTHERS = 64
 
 
 class Boundary(IntEnum):
@@ -72,6 +76,8 @@ class StepHook:
         self._without_leader: dict[int, int] = {}
         self._most_now = self._most_between = 0
         self._led_anew: list[int] = []
+        self._ends = 0
+        self._other_ends: dict[int, int] = {}
         self._running: tuple[Any, int, int, Any] | None = None
         self._believed = Boundary.OPTIMIZER
         self._start_ns = now_ns()
@@ -172,14 +178,30 @@ class StepHook:
         if leader is None:
             self._leader = weakref.ref(optimizer)
             leader = optimizer
-        if leader is not optimizer and not self._has_replaced_leader(optimizer):
-            return
+        if leader is not optimizer:
+            self._count_other(id(optimizer))
+            if not self._has_replaced_leader(optimizer):
+                return
+        self._ends += 1
+        if self._ends in _LOOKED_AT and self._other_ends:
+            self._tell_other_updates()
         if self._without_leader:
             self._most_between = max(self._most_between, self._most_now)
             self._most_now = 0
             self._without_leader.clear()
         if self._believed is Boundary.OPTIMIZER:
             self._end(None)
+
+    def _count_other(self, key: int) -> None:
+        if key in self._other_ends or len(self._other_ends) < _MOST_OTHERS:
+            self._other_ends[key] = self._other_ends.get(key, 0) + 1
+
+    def _tell_other_updates(self) -> None:
+        """Note how often another optimizer was updated, if not once a step: a critic, or an outer optimizer."""
+        most = max(self._other_ends.values(), key=lambda ends: abs(ends - self._ends))
+        # The last step may have begun.
+        if self._believed is Boundary.OPTIMIZER and abs(most - self._ends) > 1:
+            self._capture.recorder.annotate(OTHER_UPDATES_KEY, [self._ends, most])
 
     def _has_replaced_leader(self, optimizer: Any) -> bool:
         """Count an end without the leader; lead by this one after more than one step can have.

@@ -39,7 +39,7 @@ _FACTS = frozenset(
         "device_name",
     }
 )
-_REFINED = frozenset({"layout"})
+_REFINED = frozenset({"layout", "observed"})
 """Facts that are learned piece by piece, the last piece being the best."""
 
 

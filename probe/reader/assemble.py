@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schema.records import DEVICE_TIME_RECORD, MEMORY_VALUES
+from ..schema.records import DEVICE_TIME_RECORD, MEMORY_VALUES, ROOT_MARK
 from ..schema.tables import TABLES
 from ..schema.terms import (
     Axis,
@@ -222,7 +222,7 @@ def _communication_columns(
         **{name: raw[name] for name in ("step", "seq", "size_bytes", "issue_ns")},
         "group_id": group_ids,
         "axis": axis_column(group_ids, axes),
-        "dtype": _dtype_column(raw, records),
+        **_type_columns(raw, records),
         "start_ns": pa.array(
             np.where(on_device, device_start.fill_null(0).to_numpy(), _ints(raw, "issue_ns"))
         ),
@@ -271,10 +271,25 @@ def group_column(raw: pa.Table, records: RankRecords) -> pa.DictionaryArray:
     return _dictionary(np.searchsorted(used, codes), labels)
 
 
-def _dtype_column(raw: pa.Table, records: RankRecords) -> pa.DictionaryArray:
-    _, dtypes = manifest_names(records.manifest)
+def _type_columns(raw: pa.Table, records: RankRecords) -> dict[str, pa.DictionaryArray]:
+    """Return element types, and the roots that rooted collectives name with them."""
+    _, names = manifest_names(records.manifest)
     codes = _ints(raw, "dtype")
-    return _dictionary(codes, dtypes, known=(codes >= 0) & (codes < len(dtypes)))
+    parts = [name.partition(ROOT_MARK) for name in names]
+    return {
+        "dtype": _recoded(codes, [dtype for dtype, _, _ in parts]),
+        "root": _recoded(codes, [root if root.isdecimal() else "" for _, _, root in parts]),
+    }
+
+
+def _recoded(codes: Ints, texts: list[str]) -> pa.DictionaryArray:
+    """Return the text of each code; null where there is none, or it is empty."""
+    labels = sorted({text for text in texts if text})
+    place = {text: at for at, text in enumerate(labels)}
+    # The last one stands for codes outside, among them -1.
+    table = np.array([*(place.get(text, -1) for text in texts), -1], dtype=np.int64)
+    found = table[np.where((codes >= 0) & (codes < len(texts)), codes, len(texts))]
+    return _dictionary(found, labels, known=found >= 0)
 
 
 def manifest_names(manifest: Mapping[str, Any] | None) -> tuple[dict[int, str], list[str]]:

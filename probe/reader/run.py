@@ -211,7 +211,7 @@ def _run_table(
             known = {**part, **known}
         else:
             limits.append(_ignored(key, part))
-    known["model"] = model_text(manifest.get("model"))
+    known["model"] = model_text(manifest.get("model"), manifest.get("observed"))
     values: dict[str, Any] = {}
     for column in RUN.columns:
         value = known.get(column.name)

@@ -41,6 +41,9 @@ JOB_KEY = "job"
 """Annotation of rank 0: the facts about the job in the attempt that its part is of."""
 LED_ANEW_KEY = "steps.led_anew"
 """Annotation of a rank: steps that end with an optimizer that took the place of another."""
+OTHER_UPDATES_KEY = "steps.other_updates"
+"""Annotation of a rank: a number of steps, and how often another optimizer than the one that ends them was updated in
+them, where the two differ."""
 ENDED_NAME = "ended.json"
 """In a rank's directory: when its process ended, as ``meshscope run`` saw it."""
 DIRECTORY_MODE = 0o700

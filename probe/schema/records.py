@@ -130,6 +130,9 @@ SPAN_RECORD = RecordType(
     head=("stage", "chunk", "kind"),
 )
 
+ROOT_MARK = "@"
+"""Between the name of an element type and the global rank of the root, in the name that a rooted collective has."""
+
 COLLECTIVE_RECORD = RecordType(
     6,
     "collective",

@@ -39,6 +39,7 @@ _EMPTY_MANIFEST: dict[str, Any] = {
     "world_size": None,
     "layout": None,
     "model": {},
+    "observed": {},
     "schedule": None,
     "microbatches": None,
     "tokens_per_step": None,
@@ -89,7 +90,7 @@ def write_run_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 
     Keys: created_unix_ns, world_size, layout (``ParallelLayout.to_json``),
     model (num_layers, hidden_size, ffn_size, num_heads, seq_len, vocab_size,
-    parameters), schedule, microbatches, tokens_per_step, flops_per_token,
+    parameters), observed (what ran of it), schedule, microbatches, tokens_per_step, flops_per_token,
     peak_flops, peak_source, device_name, capture_level, software, command. Those left out
     are written as unknown; others are kept as they are.
 

@@ -189,6 +189,13 @@ COLLECTIVE = TableSpec(
             "size_bytes", "message size: output for all-gather, input otherwise", nullable=False
         ),
         Column("dtype", "category", "1", "element type", nullable=True),
+        Column(
+            "root",
+            "category",
+            "id",
+            "global rank that the member named as the root; null where there is none, or it is unknown",
+            nullable=True,
+        ),
         *_COMMUNICATION_TIMES,
     ),
 )

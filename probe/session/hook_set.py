@@ -145,9 +145,9 @@ class HookSet:
             hook.record()
 
     def _step_ended(self) -> None:
-        for name in ("collectives", "device_times", "collective_times"):
+        for name in ("collectives", "compute", "device_times", "collective_times"):
             hook = self._installed.get(name)
-            if isinstance(hook, CollectiveHook | DeviceTimes | CollectiveTimes):
+            if isinstance(hook, CollectiveHook | ComputeHook | DeviceTimes | CollectiveTimes):
                 try:
                     hook.step_ended()
                 except Exception as error:  # noqa: BLE001 - counted; the others still act

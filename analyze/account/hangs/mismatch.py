@@ -1,4 +1,4 @@
-"""Members of one collective that issued different things: another kind, size, type, or order.
+"""Members of one collective that issued different things: another kind, size, type, root, or order.
 
 A collective joins the members of a group by their count of operations alone. Where one rank
 leaves an operation out, or gives another size, the backend waits for ever, fails, or breaks the sockets of
@@ -37,8 +37,8 @@ SPARSE = "sparse_"
 """How the type of a sparse tensor begins: members may give different sizes of it."""
 LOOKED_BACK = 10_000
 """Operations of a group that are compared: the job stands in one of its last."""
-_COLUMNS = ["rank", "step", "group_id", "seq", "kind", "size_bytes", "dtype", "end_ns"]
-_ISSUED = ["kind", "size_bytes", "dtype", "elements"]
+_COLUMNS = ["rank", "step", "group_id", "seq", "kind", "size_bytes", "dtype", "root", "end_ns"]
+_ISSUED = ["kind", "size_bytes", "dtype", "elements", "root"]
 
 
 class Issue(NamedTuple):
@@ -49,6 +49,8 @@ class Issue(NamedTuple):
     dtype: str
     elements: int = -1
     """Of a message whose bytes are not known."""
+    root: str = ""
+    """The global rank that gives or gets, of a rooted one."""
 
 
 _COMPARED = (
@@ -56,6 +58,7 @@ _COMPARED = (
     ("dtype", "dtype"),
     ("size", "size_bytes"),
     ("size", "elements"),
+    ("root", "root"),
 )
 """What is compared in this order: how a difference is called, and the field."""
 
@@ -71,7 +74,7 @@ class Mismatch(NamedTuple):
     different: dict[int, Issue]
     """The other members; of two members that differ both are here."""
     what: str
-    """``kind``, ``size``, ``dtype``, ``order``, ``left_out``, ``extra`` or ``splits``."""
+    """``kind``, ``size``, ``dtype``, ``root``, ``order``, ``left_out``, ``extra`` or ``splits``."""
     sent_bytes: int | None = None
     """Of an all-to-all, all that its members send, or what the first of ``pair`` sends to the second."""
     received_bytes: int | None = None
@@ -103,7 +106,7 @@ def mismatches(trace: Trace, *, ended: bool = False) -> list[Mismatch]:
         return []
     last = rows.groupby("group_id", observed=True)["seq"].transform("max")
     rows = rows.loc[(rows["seq"] >= 0) & (rows["seq"] > last - LOOKED_BACK), _COLUMNS]
-    rows = rows.astype({"dtype": object})
+    rows = rows.astype({"dtype": object, "root": object})
     rows = rows.drop_duplicates(["rank", "group_id", "seq"], keep="last")
     rows = rows.assign(is_open=_is_open(rows, progress), elements=_elements(trace, rows))
     found = [
@@ -137,6 +140,7 @@ def _of_group(trace: Trace, group: str, rows: pd.DataFrame, *, ended: bool) -> M
         size_bytes=rows["size_bytes"].where(is_even, -1),
         elements=rows["elements"].where(is_even, -1),
         dtype=rows["dtype"].fillna("").astype(str),
+        root=rows["root"].fillna("").astype(str),
     )
     known = issued[_ISSUED].replace({0: -1})
     # One number for each different issue, so that numbers are compared and no rows.
@@ -180,9 +184,9 @@ def _is_aligned(rows: pd.DataFrame, seq: int, *, whole: bool) -> bool:
     return bool(has_no_gap and is_same_end and numbers["min"].nunique() == 1)
 
 
-def _issue(kind: str, size_bytes: int, dtype: str, elements: int) -> Issue:
+def _issue(kind: str, size_bytes: int, dtype: str, elements: int, root: str) -> Issue:
     size_bytes = int(size_bytes) if size_bytes > 0 else -1
-    return Issue(str(kind), size_bytes, str(dtype), int(elements) if elements > 0 else -1)
+    return Issue(str(kind), size_bytes, str(dtype), int(elements) if elements > 0 else -1, root)
 
 
 def _compared(trace: Trace, group: str, seq: int, own: pd.DataFrame) -> Mismatch | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from meshscope.probe.schema.manifest import LED_ANEW_KEY
+from meshscope.probe.schema.manifest import LED_ANEW_KEY, OTHER_UPDATES_KEY
 
 from ...tables.trace import Trace
 from ...wording.limits import Limit
@@ -28,6 +28,16 @@ def led_anew(manifests: Mapping[int, Mapping[str, Any]]) -> list[Limit]:
     if not steps:
         return []
     return [message("assumed.other_optimizer", steps=[(step, step) for step in sorted(steps)])]
+
+
+def other_updates(manifests: Mapping[int, Mapping[str, Any]]) -> list[Limit]:
+    """Return a limit where another optimizer is not updated once a step: what is a step is then for the user to say."""
+    for manifest in manifests.values():
+        said = manifest.get("annotations")
+        match said.get(OTHER_UPDATES_KEY) if isinstance(said, dict) else None:
+            case [int(steps), int(updates)]:
+                return [message("assumed.one_of_optimizers", steps=steps, updates=updates)]
+    return []
 
 
 def unrecorded_saves(manifests: Mapping[int, Mapping[str, Any]]) -> list[Limit]:

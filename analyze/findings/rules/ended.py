@@ -147,6 +147,14 @@ def _kind_of(ways: pd.Series[str], first: int) -> _Kind | None:
             message("job_ended.killed_remedy"),
             "killed",
         )
+    failed = _ranks(ways[~ways.isin((_UNKNOWN, _IN_ORDER, SIGTERM.name))])
+    if ways[first] == _IN_ORDER and failed:
+        return _Kind(
+            *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
+            message("crash.after_end", ended=first, ranks=failed, how=sorted(set(ways[failed]))),
+            message("crash.remedy_after_end", ended=first),
+            "ended_first",
+        )
     if ways[first] in (_UNKNOWN, _IN_ORDER):
         return None
     return _Kind(

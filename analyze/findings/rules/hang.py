@@ -268,7 +268,9 @@ def _ring(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
         kind=FindingKind.HANG,
         severity=standing.severity,
         where=where_of(graph.ring, trace),
-        claim=message("hang.deadlock", ranks=graph.ring),
+        claim=message("hang.deadlock_groups", ranks=graph.ring)
+        if _in_groups(inner)
+        else message("hang.deadlock", ranks=graph.ring),
         cost_frac=None,
         removal_gain_frac=None,
         confidence=round(0.7 * standing.factor, 2),
@@ -302,7 +304,16 @@ def _ring_remedy(inner: Sequence[OpenOperation]) -> Message:
         if found.key[2] >= 0 and found.absent:
             ends = {"source": found.key[2], "target": found.key[3], "absent": found.absent}
             return message("hang.deadlock_transfer_remedy", **ends)
+    if _in_groups(inner):
+        return message("hang.deadlock_groups_remedy")
     return message("hang.deadlock_remedy")
+
+
+def _in_groups(inner: Sequence[OpenOperation]) -> bool:
+    """Return whether the ranks of a circle wait in collectives of one kind on several groups."""
+    are_collectives = all(found.key[2] < 0 for found in inner)
+    is_one_kind = len({found.kind for found in inner}) == 1
+    return are_collectives and is_one_kind and len({found.key[0] for found in inner}) > 1
 
 
 def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:

@@ -11,7 +11,9 @@ ANY_PEER = -1
 
 
 def differing_message(what: str, issue: Issue) -> Message:
-    """Return an operation by its kind, and by its size or its type where members differ in that."""
+    """Return an operation by its kind, and by its size, type or root where members differ in that."""
+    if what == "root":
+        return message("mismatch.kind_rooted", kind=issue.kind, root=int(issue.root))
     if what == "size" and issue.size_bytes <= 0:
         return message("mismatch.kind_counted", kind=issue.kind, elements=issue.elements)
     if what == "size":
@@ -23,7 +25,10 @@ def differing_message(what: str, issue: Issue) -> Message:
 
 def issue_message(issue: Issue) -> Message:
     """Return an operation as far as it is known."""
-    kind, size_bytes, dtype, elements = issue
+    kind, size_bytes, dtype, elements, root = issue
+    if root:
+        plain = issue_message(issue._replace(root=""))
+        return message("mismatch.rooted", issue=plain, root=int(root))
     if size_bytes > 0 and dtype:
         return message("mismatch.kind_sized_typed", kind=kind, size_bytes=size_bytes, dtype=dtype)
     if size_bytes > 0:

@@ -19,6 +19,7 @@ REMEDIES = {
     "kind": message("mismatch.remedy_kind"),
     "size": message("mismatch.remedy_size"),
     "dtype": message("mismatch.remedy_dtype"),
+    "root": message("mismatch.remedy_root"),
     "order": message("mismatch.remedy_order"),
     "left_out": message("mismatch.remedy_left_out"),
     "extra": message("mismatch.remedy_extra"),

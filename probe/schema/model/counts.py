@@ -21,6 +21,10 @@ scores and their use, forward and backward.
 Under sliding windows T is the window where that is shorter, except in ``palm``; in chunks, that of
 the own chunk. In packed
 documents T is what a token sees on average, ``sum(L^2) / sum(L)`` over their lengths L.
+
+Where the probe saw what ran (``ran_products``, ``ran_layers``), that takes the place of the sizes: a
+layer that runs three times counts three times, a frozen weight two thirds, a pass without
+gradients one third.
 """
 
 from __future__ import annotations
@@ -225,17 +229,24 @@ def layer_products(model: ModelDescription, layer: int) -> int:
 
 
 def _matrix_flops(model: ModelDescription) -> float:
+    """Return the FLOPs of training on a token in products with weights: those seen, else those of the sizes."""
+    return 2.0 * _PASSES * (model.ran_products or products_of_sizes(model))
+
+
+def products_of_sizes(model: ModelDescription) -> int:
+    """Return the weights that a token multiplies if each layer and the head run once, and all are trained."""
     last = model.num_layers - 1
     head = model.vocab_size * model.hidden_size
     products = sum(layer_products(model, layer) for layer in range(model.num_layers)) + head
     each = layer_products(model, last) + 2 * model.hidden_size**2 + head
-    return 2.0 * _PASSES * (products + model.mtp_layers * each)
+    return products + model.mtp_layers * each
 
 
 def _attention_flops(model: ModelDescription, seen: float, *, causal: bool) -> float:
     last = model.num_layers - 1
     layers = [*range(model.num_layers), *[last] * model.mtp_layers]
     keys = sum(_keys(model, layer, seen, causal=causal) for layer in layers)
+    keys *= model.ran_layers / len(layers) if model.ran_layers else 1.0
     return 2.0 * _PASSES * model.num_heads * (model.head_dim + model.v_head_dim) * keys
 
 
@@ -256,4 +267,6 @@ def _keys(model: ModelDescription, layer: int, seen: float, *, causal: bool) -> 
 def _palm_flops(model: ModelDescription, seen: float) -> float:
     parameters = (model.parameters or total_parameters(model)) - idle_parameters(model)
     width = model.num_heads * (model.head_dim + model.v_head_dim) / 2.0
-    return 6.0 * parameters + 12.0 * model.num_layers * width * seen
+    if model.ran_products:
+        parameters += model.ran_products - products_of_sizes(model)
+    return 6.0 * parameters + 12.0 * (model.ran_layers or model.num_layers) * width * seen

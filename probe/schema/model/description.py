@@ -84,6 +84,16 @@ class ModelDescription:
     """The sizes were counted from the live modules of one rank: products are exact, the shape of the MLP is not."""
     parameters: int = 0
     """All parameters, where that is stated; 0: they are counted from the sizes."""
+    ran_products: float = 0.0
+    """Weights that a token multiplied in training, as the probe saw it: FLOPs / 6; 0: as the sizes say."""
+    ran_layers: float = 0.0
+    """Layers that a token passed in training, a third each for the forward pass and two gradients; 0: all."""
+    frozen: bool = False
+    """Weights have no gradient: the products of training are not those of the sizes."""
+    headless: bool = False
+    """No module over the vocabulary was seen: an output head is not known to run."""
+    varies: bool = False
+    """Two steps were seen to multiply unlike amounts a token."""
 
     def __post_init__(self) -> None:
         """Fill in what the sizes imply, and refuse what no model can be.
@@ -100,7 +110,7 @@ class ModelDescription:
             )
         for field in fields(self):
             value = getattr(self, field.name)
-            if type(value) is int:
+            if type(value) in (int, float):
                 in_range = 0 <= value <= MOST
                 _require(
                     in_range,
@@ -218,6 +228,8 @@ def checked_value(name: str, value: object, where: str) -> object:
         )
     if name in ("dense_layers", "windowed_layers"):
         return _layers(name, value, where)
+    if known[name].type == "float" and type(value) in (int, float) and 0 <= value <= MOST:
+        return float(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if type(value) is not int or not 0 <= value <= MOST:

@@ -67,8 +67,14 @@ def _mapping(source: object, where: str) -> Mapping[str, Any]:
     return found
 
 
-def model_text(model: object) -> str | None:
-    """Return what a manifest says of a model as JSON, None where it says sizes alone."""
+def model_text(model: object, observed: object = None) -> str | None:
+    """Return what a manifest says of a model as JSON, None where it says sizes alone.
+
+    Args:
+        model: Fields of a description.
+        observed: Those that tell what ran of it.
+    """
     if not isinstance(model, Mapping) or not set(model) - _SIZES_ALONE:
         return None
-    return json.dumps(dict(model), sort_keys=True)
+    ran = observed if isinstance(observed, Mapping) else {}
+    return json.dumps({**model, **ran}, sort_keys=True)

@@ -170,6 +170,18 @@ def test_a_critic_that_steps_more_often_ends_no_step_of_its_own(tmp_path):
     assert len(recorded(tmp_path / "run")["step"]) == 4
 
 
+@pytest.mark.parametrize(("often", "noted"), [(1, None), (5, [16, 3])])
+def test_updates_that_are_not_once_a_step_are_noted(tmp_path, often, noted):
+    """Fails when each update of a critic counts as a step, and nothing says so."""
+    probe.attach(tmp_path / "run")
+    critic, generator = optimizers_of(2)
+    for _ in range(20):
+        update(*[critic] * often, generator)
+    probe.detach()
+    annotations = read_run(tmp_path / "run").rank_manifests[0]["annotations"]
+    assert annotations.get("steps.other_updates") in (noted, noted and [64, 12])
+
+
 def test_own_step_marks_override_the_optimizer(tmp_path):
     """Fails when a step is counted both by the optimizer and by the training code."""
     probe.attach(tmp_path / "run")

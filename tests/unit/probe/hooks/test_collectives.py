@@ -58,6 +58,27 @@ def test_kind_and_size(world, tmp_path, call, kind, size_bytes):
     assert row["dtype"] == "float32" or kind == "barrier"
 
 
+def test_the_root_is_recorded_with_each_call(world, tmp_path):
+    """Fails when members that wait for another root cannot be told from ones that agree."""
+    probe.attach(tmp_path / "run")
+    x = torch.ones(12)
+    for call in (
+        lambda: dist.broadcast(x, 3),
+        lambda: dist.broadcast(x, 0),
+        lambda: dist.broadcast(x, 3),
+        lambda: dist.reduce(x, 2),
+        lambda: dist.gather(x, dst=0),
+        lambda: dist.scatter(x, src=0),
+        lambda: dist.all_reduce(x),
+    ):
+        call()
+    probe.detach()
+    rows = rows_of(tmp_path / "run")
+    roots = rows["root"].astype(object).where(rows["root"].notna(), None)
+    assert list(roots) == ["3", "0", "3", "2", "0", "0", None]
+    assert set(rows["dtype"]) == {"float32"}
+
+
 @pytest.mark.parametrize(
     ("call", "sent", "expected"),
     [

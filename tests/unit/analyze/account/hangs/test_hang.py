@@ -98,19 +98,22 @@ def test_what_all_have_issued_is_stuck_and_blames_no_rank():
     assert finding.claim.code == "hang.stuck"
 
 
-def test_a_circle_is_reported_as_one():
-    """Two ranks that issue in different orders would give no finding, or blame one of them."""
+@pytest.mark.parametrize(
+    ("kind", "code"), [("all_reduce", "deadlock_groups"), ("barrier", "deadlock")]
+)
+def test_a_circle_is_reported_as_one(kind, code):
+    """Two ranks that issue in different orders, or on different groups, would give no finding, or blame one of them."""
     trace = dumped(
         {"a": (0, 1), "b": (0, 1), "c": (1, 2)},
         {
             (0, "a"): (1, 0), (1, "a"): (0, 0), (0, "b"): (0, 0), (1, "b"): (1, 0),
             (2, "c"): (3, 2), (1, "c"): (2, 2),
         },
-        [issued(0, "a", 1, 10), issued(1, "b", 1, 11), issued(2, "c", 3, 12)],
+        [issued(0, "a", 1, 10), {**issued(1, "b", 1, 11), "kind": kind}, issued(2, "c", 3, 12)],
     )  # fmt: skip
     finding = next(hang_findings(trace))
     assert finding.where["ranks"] == [0, 1]
-    assert finding.claim.code == "hang.deadlock"
+    assert finding.claim.code == f"hang.{code}"
 
 
 def test_a_transfer_without_its_other_end_waits_for_the_peer():

@@ -19,11 +19,11 @@ def broken_off(tails, *, done=28, statuses=None, completed=None):
     collective, progress = [], []
     for rank, tail in tails.items():
         issues = [BASE[seq % 2] for seq in range(done)] + list(tail)
-        for seq, (kind, size, dtype) in enumerate(issues):
+        for seq, (kind, size, dtype, *root) in enumerate(issues):
             collective.append(
                 {
                     "rank": rank, "group_id": "a", "seq": seq, "event_id": seq, "kind": kind,
-                    "size_bytes": size, "dtype": dtype, "source": "host_issue", "issue_ns": seq * 1000,
+                    "size_bytes": size, "dtype": dtype, "root": root[0] if root else None, "source": "host_issue", "issue_ns": seq * 1000,
                     "start_ns": seq * 1000, "end_ns": seq * 1000 + 9 if seq < done else None,
                 }
             )  # fmt: skip
@@ -49,6 +49,7 @@ def of_rank_2(*tail, others=(USUAL,)):
         ([("all_reduce", 8000, "float32")], [USUAL], "size"),
         ([("broadcast", 4000, "float32")], [USUAL], "kind"),
         ([("all_reduce", 2000, "bfloat16")], [USUAL], "dtype"),
+        ([("broadcast", 64, "int64", "1")], [("broadcast", 64, "int64", "0")], "root"),
         ([BASE[0]], [USUAL], "left_out"),
         ([BASE[0]], [USUAL, BASE[0]], "left_out"),
         ([("barrier", 0, None), USUAL], [USUAL], "extra"),
@@ -63,6 +64,21 @@ def test_who_differs_and_in_what(own, others, what):
     (finding,) = hang_findings(trace)
     assert (finding.kind, finding.where["rank"], finding.severity) == ("hang", 2, "critical")
     assert finding.cause == f"mismatch_{what}"
+
+
+def test_the_roots_that_members_name_are_told():
+    """Fails when members that broadcast from different ranks are told to compare their devices."""
+    trace = of_rank_2(("broadcast", 64, "int64", "1"), others=[("broadcast", 64, "int64", "0")])
+    (finding,) = hang_findings(trace)
+    assert str(finding.claim).startswith(
+        "Rank 2 issued broadcast with root 1 instead of broadcast with root 0 as number 28"
+    )
+
+
+def test_a_root_that_was_not_recorded_differs_from_none():
+    """Fails when a rank with too many roots to note them is said to differ."""
+    trace = of_rank_2(("broadcast", 64, "int64"), others=[("broadcast", 64, "int64", "0")])
+    assert mismatches(trace) == []
 
 
 def test_a_victim_whose_socket_broke_is_not_named():

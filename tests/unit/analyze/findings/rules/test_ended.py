@@ -58,7 +58,7 @@ def job(ends, *, behind=(), after_ns=None, steps=0, attempt=None):
                 "rank": rank,
                 "group_id": "g",
                 "issued_seq": 0 if rank in behind else 1,
-                "completed_seq": None,
+                "completed_seq": 1 if status == 0 else None,
                 "alive_ns": LAST + after * MS,
                 "ended_ns": LAST + after * MS,
                 "wait_status": status,
@@ -142,9 +142,15 @@ ALL = range(4)
             "critical",
             "The job died: rank 0 ended first (ValueError)",
         ),
+        (
+            {r: (r, 256 if r else 0, "RuntimeError" if r else None) for r in ALL},
+            "crash",
+            "critical",
+            "The job died: ranks 1, 2 and 3 failed (RuntimeError) after rank 0 had ended normally",
+        ),
         ({r: (r, None, None) for r in ALL}, None, None, None),
     ],
-    ids=["interrupted", "terminated", "killed", "error", "unknown"],
+    ids=["interrupted", "terminated", "killed", "error", "after one in order", "unknown"],
 )
 def test_the_way_in_which_all_ended_is_reported(ends, kind, severity, claim):
     """Fails when the first word on a job that died is how its communication was."""

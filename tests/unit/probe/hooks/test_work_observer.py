@@ -1,0 +1,201 @@
+"""What two steps multiply, held against FLOPs counted by torch itself on the same loop."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from meshscope.probe.hooks.base import Capture
+from meshscope.probe.hooks.compute import ComputeHook
+from meshscope.probe.hooks.work_observer import StepWork, doubts_of, observed_fields
+from meshscope.probe.recording.open_recorder import EarlyRecorder
+from meshscope.probe.settings.config import ProbeConfig
+
+IDS = torch.arange(24).reshape(2, 12)
+
+
+class Block(nn.Module):
+    """Two products, one inside of a residual."""
+
+    def __init__(self):
+        """Make them."""
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x):
+        """Return what the residual stream is after it."""
+        return x + self.down(self.up(x).relu())
+
+
+class Model(nn.Module):
+    """Embedding, blocks that may run in a loop or under checkpointing, and a head on some tokens."""
+
+    def __init__(self, loops=1, last=0, reentrant=None):
+        """Make it."""
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(24, 16), nn.Linear(16, 24)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.loops, self.last, self.reentrant = loops, last, reentrant
+
+    def forward(self, ids):
+        """Return logits."""
+        x = self.embedding(ids)
+        for _ in range(self.loops):
+            for block in self.blocks:
+                again = self.reentrant is not None
+                x = checkpoint(block, x, use_reentrant=self.reentrant) if again else block(x)
+        return self.head(x[:, -self.last :])
+
+
+class Fused(Model):
+    """Multiplies with the weights of its head itself, as fused losses do."""
+
+    def forward(self, ids):
+        """Return logits."""
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+        return x @ self.head.weight.T
+
+
+def low_rank():
+    """Return a model whose weights are frozen, with a pair of small matrices beside one of them."""
+    model = Model().requires_grad_(requires_grad=False)
+    for block in model.blocks:
+        block.up = LowRank(block.up)
+    return model
+
+
+class LowRank(nn.Module):
+    """A frozen product and two trained ones beside it."""
+
+    def __init__(self, base):
+        """Keep one, make two."""
+        super().__init__()
+        self.base, self.a, self.b = base, nn.Linear(16, 2), nn.Linear(2, 32)
+
+    def forward(self, x):
+        """Return their sum."""
+        return self.base(x) + self.b(self.a(x))
+
+
+def half_frozen():
+    """Return a model whose first layers and embedding are frozen: no gradient reaches them."""
+    model = Model()
+    for part in (model.embedding, model.blocks[0], model.blocks[1]):
+        part.requires_grad_(requires_grad=False)
+    return model
+
+
+def observed(step, model):
+    """Return what a probe learns in four steps of a training."""
+    told = []
+    capture = Capture(EarlyRecorder(), ProbeConfig(), lambda: None)
+    facts = type("Facts", (), {"learn": staticmethod(told.append)})()
+    hook = ComputeHook(capture, facts)
+    hook.install()
+    try:
+        for _ in range(4):
+            model.zero_grad()
+            step().backward()
+            capture.recorder.step += 1
+            hook.step_ended()
+    finally:
+        hook.remove()
+    assert capture.activity.observer is None
+    return {name: value for facts in told for name, value in facts.get("observed", {}).items()}
+
+
+def counted_flops(step):
+    """Return the FLOPs of one step, forward and backward, by torch."""
+    with FlopCounterMode(display=False) as counter:
+        step().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [
+        (Model(), 3),
+        (Model(loops=4), 12),
+        (Model(last=1), 3),
+        (low_rank(), 3),
+        (half_frozen(), 1 + 2 / 3),
+    ],
+    ids=["plain", "loop", "last token", "low rank", "frozen below"],
+)
+def test_products_are_those_that_torch_counts(model, layers):
+    """Fails when MFU counts what never ran, or once what runs in a loop."""
+
+    def step():
+        return model(IDS).sum()
+
+    found = observed(step, model)
+    assert found["ran_products"] * 6 * IDS.numel() == pytest.approx(counted_flops(step))
+    assert found["ran_layers"] == pytest.approx(layers)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_is_no_work_of_the_model(reentrant):
+    """Fails when checkpointing changes MFU: gradients of its calls are lost, or passes count twice."""
+    model, plain = Model(reentrant=reentrant), Model()
+    found = observed(lambda: model(IDS).sum(), model)
+    assert found["ran_products"] * 6 * IDS.numel() == counted_flops(lambda: plain(IDS).sum())
+
+
+def test_a_reference_model_counts_forward_only():
+    """Fails when a pass without gradients counts as training, or not at all."""
+    model = Model()
+    reference = copy.deepcopy(model)
+
+    def step():
+        with torch.no_grad():
+            kept = reference(IDS).mean()
+        return model(IDS).sum() + kept
+
+    assert observed(step, model)["ran_products"] * 6 * IDS.numel() == counted_flops(step)
+
+
+def test_weights_that_multiply_unseen_leave_it_open():
+    """Fails when a product that is made without a call of its module is taken for none."""
+    whole = Fused()
+    assert "ran_products" not in observed(lambda: whole(IDS).sum(), whole)
+
+
+def step(trained, forward_only=0.0, *, is_whole=True, has_head=True):
+    """Return the work of a step of one token."""
+    return StepWork(1, trained, forward_only, 3.0, is_whole, has_head)
+
+
+@pytest.mark.parametrize(
+    ("steps", "fields"),
+    [
+        ([step(100.0), step(100.5)], {"ran_products": 100.25, "ran_layers": 3.0}),
+        ([step(100.0, 30.0), step(100.0)], {"ran_products": 100.0, "ran_layers": 3.0}),
+        ([step(100.0), step(150.0)], {"varies": True}),
+        ([step(100.0), step(100.0, has_head=False)], {"headless": True}),
+        ([step(100.0), step(100.0, is_whole=False)], {}),
+    ],
+    ids=["alike", "evaluation in one", "unlike", "no head", "not all seen"],
+)
+def test_two_steps_must_agree(steps, fields):
+    """Fails when a step with an evaluation, or of a random depth, stands for the run."""
+    assert observed_fields(steps) == fields
+
+
+@pytest.mark.parametrize(
+    ("model", "doubts"),
+    [
+        (Model(), {}),
+        (low_rank(), {"frozen": True}),
+        (nn.Sequential(nn.Embedding(24, 16), Block()), {"headless": True}),
+        (object(), {}),
+    ],
+    ids=["plain", "frozen", "no head", "no module"],
+)
+def test_what_sizes_do_not_tell_is_known_before_a_step(model, doubts):
+    """Fails when a compiled model with frozen weights has the MFU of full training."""
+    assert doubts_of(model) == doubts
