@@ -230,9 +230,9 @@ def _inferred_waits(
     rank = chosen["rank"].to_numpy(np.int64)
     started = chosen["start_ns"].to_numpy(np.int64)
     near = np.maximum(ended - resolution_ns, started)
-    # The last stall that begins before the end: with the operation itself, or short before its end.
+    # A stall that begins as the operation ends has a reason of its own; one that begins with it has not.
     keys = (stalls["rank"] * span + stalls["start_ns"]).to_numpy()
-    place = np.searchsorted(keys, rank * span + ended) - 1
+    place = np.searchsorted(keys, rank * span + near, side="right") - 1
     held = stalls.iloc[np.maximum(place, 0)]
     end = np.minimum(ended, held["end_ns"].to_numpy())
     inside = (place >= 0) & (held["rank"].to_numpy() == rank) & (end >= near)

@@ -136,11 +136,11 @@ def test_a_device_operation_in_idle_time_is_waited_for():
     assert times(program).tolist() == program.marks["end_ns"].tolist()
 
 
-@pytest.mark.parametrize("begins_with_us", [0, 15], ids=["with it", "near its end"])
-def test_short_operations_are_waited_for(begins_with_us):
+@pytest.mark.parametrize(("late_us", "waits_for"), [(0, 2), (15, 0)], ids=["with it", "as it ends"])
+def test_short_operations_are_waited_for(late_us, waits_for):
     """Fails when reductions of 20 us, as of inference engines, are work of the replay: no causes are found."""
     us = 1_000
-    first = 1_000 + begins_with_us
+    first = 1_000 + late_us
     rows = {
         "step": [{"rank": rank, "dur_ns": 2_000 * us} for rank in (0, 1)],
         "kernel": [
@@ -154,8 +154,8 @@ def test_short_operations_are_waited_for(begins_with_us):
     }
     program = program_of(**rows)
     waits = program.marks[program.marks["mark"] == WAIT]
-    assert waits["start_ns"].tolist() == [first * us] * 2
-    assert waits["end_ns"].tolist() == [1_020 * us] * 2
+    assert waits["start_ns"].tolist() == [first * us] * waits_for
+    assert waits["end_ns"].tolist() == [1_020 * us] * waits_for
 
 
 @pytest.mark.parametrize("shift_ns", [7, 123_456_789])
