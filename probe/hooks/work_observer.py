@@ -156,7 +156,7 @@ class WorkObserver:
             part.is_layer = not part.weights
 
     def _add(self, part: _Part, args: Any, kwargs: Any, *, grads: bool, again: bool) -> None:
-        given = args[0] if args else next(_tensors(kwargs.values()), None)
+        given: Any = args[0] if args else next(_tensors(kwargs.values()), None)
         shape = getattr(given, "shape", None)
         if not shape or (part.weights and shape[-1] != part.width) or _is_crossed(part, args):
             self._is_odd = True
