@@ -70,10 +70,12 @@ class CostMeter:
         frames: How many of these there were so far.
         hidden_ns: What was seen of the hooks while the device had work queued beyond it: it delays nothing.
         bare: Borders in windows without the probe.
+        once_ns: What took time once in a run: it tells nothing of the steps to come.
     """
 
     def __init__(self) -> None:
         self.hop_ns = 0
+        self.once_ns = 0
         self.frame_ns = 0
         self.frames = 0
         self._calls = {"communication": 0, "wait": 0, "span": 0}
@@ -118,6 +120,10 @@ class CostMeter:
 
         It may go down: that the host was ahead is seen some steps later.
         """
+        return self.recurring_ns() + self.once_ns
+
+    def recurring_ns(self) -> int:
+        """Return the part of it that goes on from step to step."""
         return COST_OVER_SEEN * (self.seen_ns() - self.hidden_ns)
 
     def frames_ns(self) -> int:
@@ -153,7 +159,7 @@ class _Since:
 
     def __init__(self, meter: CostMeter) -> None:
         self._meter = meter
-        self._before = (now_ns(), meter.total_ns(), meter.samples())
+        self._before = (now_ns(), meter.recurring_ns(), meter.samples())
 
     def now(self) -> tuple[int, int, int]:
         """Return the time (1 ns at least), what the hooks took of it, ns, and how many calls were timed."""
@@ -161,7 +167,7 @@ class _Since:
         meter = self._meter
         return (
             max(now_ns() - before_ns, 1),
-            meter.total_ns() - taken_ns,
+            meter.recurring_ns() - taken_ns,
             meter.samples() - sampled,
         )
 

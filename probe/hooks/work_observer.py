@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..clock import now_ns
+from ..clock import now_ns, thread_cpu_ns
 from ..cost import CostMeter
 from ..schema.terms import SpanKind
 from .model_modules import entries_of_longest_list
@@ -123,8 +123,7 @@ class WorkObserver:
 
         To be called before the gradients of the step are dropped.
         """
-        self._meter.add_border(self._taken_ns)
-        self._taken_ns = 0
+        entered_ns = thread_cpu_ns()
         if self._tokens:
             self._done.append(
                 StepWork(
@@ -139,14 +138,19 @@ class WorkObserver:
             if len(self._done) == _STEPS:
                 self._learn({"observed": observed_fields(self._done)})
         self._begin()
+        taken_ns = thread_cpu_ns() - entered_ns
+        self._meter.leave_out(taken_ns)  # It is inside of a border.
+        self._meter.once_ns += taken_ns + self._taken_ns
+        self._taken_ns = 0
 
     def _meet(self, root: Any) -> None:
         """Look through an outermost module once in a step."""
         self._roots.append(root)
         for own in list(root.modules()):
             self._parts.setdefault(id(own), _Part(own))
-            rows = getattr(own, "num_embeddings", None)
-            self._vocabularies |= {rows} if isinstance(rows, int) else set()
+            # What a module does not have takes it long to say.
+            if isinstance(rows := vars(own).get("num_embeddings"), int):
+                self._vocabularies.add(rows)
         for part in list(self._parts.values()):
             # The last product of attention is made without a call of the module that holds its weights.
             if part.weights and "in_proj_weight" in part.module._parameters:
@@ -156,7 +160,7 @@ class WorkObserver:
             part.is_layer = not part.weights
 
     def _add(self, part: _Part, args: Any, kwargs: Any, *, grads: bool, again: bool) -> None:
-        given = args[0] if args else next(_tensors(kwargs.values()), None)
+        given: Any = args[0] if args else next(_tensors(kwargs.values()), None)
         shape = getattr(given, "shape", None)
         if not shape or (part.weights and shape[-1] != part.width) or _is_crossed(part, args):
             self._is_odd = True

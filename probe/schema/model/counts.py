@@ -267,6 +267,8 @@ def _keys(model: ModelDescription, layer: int, seen: float, *, causal: bool) -> 
 def _palm_flops(model: ModelDescription, seen: float) -> float:
     parameters = (model.parameters or total_parameters(model)) - idle_parameters(model)
     width = model.num_heads * (model.head_dim + model.v_head_dim) / 2.0
-    if model.ran_products:
-        parameters += model.ran_products - products_of_sizes(model)
-    return 6.0 * parameters + 12.0 * (model.ran_layers or model.num_layers) * width * seen
+    not_of_sizes = model.ran_products - products_of_sizes(model) if model.ran_products else 0.0
+    return (
+        6.0 * (parameters + not_of_sizes)
+        + 12.0 * (model.ran_layers or model.num_layers) * width * seen
+    )

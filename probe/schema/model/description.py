@@ -228,8 +228,8 @@ def checked_value(name: str, value: object, where: str) -> object:
         )
     if name in ("dense_layers", "windowed_layers"):
         return _layers(name, value, where)
-    if known[name].type == "float" and type(value) in (int, float) and 0 <= value <= MOST:
-        return float(value)
+    if known[name].type == "float" and isinstance(value, int | float):
+        return _amount(name, value, where)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if type(value) is not int or not 0 <= value <= MOST:
@@ -238,6 +238,16 @@ def checked_value(name: str, value: object, where: str) -> object:
             what, where=f"{where}.{name}", remedy=message("advice.write_whole_number")
         )
     return value
+
+
+def _amount(name: str, value: float, where: str) -> float:
+    if isinstance(value, bool) or not 0 <= value <= MOST:
+        what, remedy = (
+            message("refused.value_no_size", value=value),
+            message("advice.write_at_least", least=0),
+        )
+        raise ConfigError(what, where=f"{where}.{name}", remedy=remedy)
+    return float(value)
 
 
 def _layers(name: str, value: object, where: str) -> tuple[int, ...]:

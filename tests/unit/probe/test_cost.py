@@ -210,3 +210,14 @@ def test_few_samples_take_back_less_than_many(monkeypatch):
 def test_no_budget_is_no_bound(monkeypatch):
     """Who wants everything would not get it."""
     assert first_asked(monkeypatch, step_ns=10**9, cost_frac=0.5, budget_ppm=0) is None
+
+
+def test_what_is_paid_once_tells_nothing_of_later_steps():
+    """Fails when two observed steps have a job record less from then on, or are no part of its cost."""
+    meter = CostMeter()
+    credit = CostCredit(meter, budget_ppm=5000)
+    for _ in range(8):
+        meter.once_ns += 50_000_000
+        meter.add("span", 0)
+        assert credit.times_over(0) is None
+    assert meter.total_ns() == 400_000_000

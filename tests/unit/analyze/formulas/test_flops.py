@@ -1,8 +1,10 @@
 """Model FLOPs against figures worked out from the formulas by hand."""
 
+import json
+
 import pytest
 
-from meshscope.analyze.formulas.flops import ModelShape, flops_per_token, model_shape
+from meshscope.analyze.formulas.flops import ModelShape, flops_per_token, known_model, model_shape
 
 SHAPE = ModelShape(num_layers=2, hidden_size=8, seq_len=16, vocab_size=10, parameters=1000)
 ATTENTION = 12 * 2 * 8 * 16
@@ -42,3 +44,52 @@ def test_a_shape_with_an_unknown_part_is_no_shape():
     assert model_shape(known) == SHAPE
     assert model_shape({**known, "vocab_size": None}) is None
     assert model_shape({}) is None
+
+
+SIZES = {"num_layers": 4, "hidden_size": 64, "num_heads": 4, "vocab_size": 512, "seq_len": 128}
+
+
+def run_of(**fields):
+    """Return the row of a run whose model has some fields beside its sizes."""
+    axes = {name: fields.pop(name) for name in ("tp",) if name in fields}
+    return {"model": json.dumps({**SIZES, **fields}), **axes}
+
+
+def test_layers_that_run_in_a_loop_count_as_often():
+    """Fails when a model that runs its layers three times has a third of its MFU."""
+    head, layer = 512 * 64, 12 * 64 * 64
+    looped = known_model(run_of(ran_products=float(head + 12 * layer), ran_layers=12.0))
+    twelve = known_model({"model": json.dumps({**SIZES, "num_layers": 12})})
+    for convention in ("nonembedding", "causal", "no_attention"):
+        counted = flops_per_token(looped.model, convention)
+        assert counted == flops_per_token(twelve.model, convention)
+    assert [note.code for note in looped.notes] == ["counted.as_it_ran"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"frozen": True}, "lacks.frozen_weights"),
+        ({"headless": True}, "lacks.output_head"),
+        ({"varies": True, "frozen": True}, "lacks.like_steps"),
+        ({"frozen": True, "ran_products": 1e5, "tp": 2}, "lacks.frozen_weights"),
+        ({"frozen": True, "ran_products": 1e5, "ran_layers": 4.0}, ""),
+    ],
+    ids=["frozen", "no head", "random depth", "split", "frozen and seen"],
+)
+def test_flops_that_sizes_do_not_tell_are_unknown(fields, code):
+    """Fails when low-rank training has the MFU of full training."""
+    known = known_model(run_of(**fields))
+    assert getattr(known.unknown_because, "code", "") == code
+    assert (known.model is None) == bool(code)
+
+
+def test_a_counted_model_of_which_nothing_was_seen_says_so():
+    """Fails when a compiled model that runs in a loop has a low MFU, and nothing warns of it."""
+    seen = {"ran_products": 229376.0, "ran_layers": 4.0}
+    for more, codes in (
+        ({}, ["assumed.counted_model", "assumed.runs_once"]),
+        (seen, ["assumed.counted_model"]),
+    ):
+        known = known_model(run_of(counted=True, **more))
+        assert [note.code for note in known.notes] == codes

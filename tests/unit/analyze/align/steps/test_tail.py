@@ -13,7 +13,7 @@ def test_a_change_of_the_optimizer_that_ends_steps_is_reported():
 def test_updates_of_another_optimizer_are_told():
     """Fails when the steps of a GAN are updates of its critic, and nobody is told."""
     (limit,) = other_updates({0: {"annotations": {"steps.other_updates": [64, 12]}}, 1: {}})
-    assert "was updated 12 times in 64 steps" in str(limit)
+    assert "had 12 updates in 64 steps" in str(limit)
     assert other_updates({0: {"annotations": {"steps.other_updates": ["many"]}}, 1: {}}) == []
 
 
