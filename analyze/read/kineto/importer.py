@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -28,6 +29,8 @@ from .cycles import one_cycle
 from .jobs import one_job
 from .rank import Place, RankFile, read_rank_file
 
+_OF_WORKER = re.compile(r"(.+)\.\d{10,20}\.pt\.trace\.json")
+"""Name that ``tensorboard_trace_handler`` gives: host and process, then the time, of each cycle."""
 _PAYS_BYTES = 300_000_000
 """JSON of which half takes longer to read than processes take to start, 0.7 s of CPU time."""
 _COMPRESSION = 10
@@ -169,7 +172,7 @@ def _results(
     files: Sequence[InputFile], folder: Path, reading: Reading
 ) -> Iterator[RankFile | TraceFormatError]:
     """Yield what each file gave, in the order of the files, whoever read it."""
-    default_rank = 0 if len(files) == 1 else None
+    default_rank = 0 if _have_one_writer(files) else None
     if reading.workers > 1 and pays_processes(files):
         yield from read_in_processes(files, folder, reading, default_rank)
         return
@@ -179,6 +182,12 @@ def _results(
             yield read_rank_file(file, place, default_rank=default_rank, on_bytes=reading.on_bytes)
         except TraceFormatError as error:
             yield error
+
+
+def _have_one_writer(files: Sequence[InputFile]) -> bool:
+    """Return whether one process wrote all files: one file, or the cycles of one worker of a profiler."""
+    matches = [_OF_WORKER.match(file.name) for file in files]
+    return len(files) == 1 or (all(matches) and len({one[1] for one in matches if one}) == 1)
 
 
 def _run(path: Path, ranks: Sequence[RankFile], world_size: int) -> dict[str, object]:

@@ -8,7 +8,8 @@ own mark::
     by update                                  |                               |
                                                <------------ one step -------->
 
-Where no optimizer is noted, a note of the program that is repeated does, if it covers nearly all of the time.
+Where no optimizer is noted, a note of the program that is repeated does, if it covers nearly all of the time, or
+nearly all launches, as that of an inference engine which schedules requests between two of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _OF_LIBRARIES = re.compile(r"Optimizer\.|nccl:|gloo:|enumerate\(DataLoader|## |P
 """Notes of libraries: none of them is around a step."""
 _NUMBER = re.compile(r"\d+")
 _LEAST_COVER = 0.9
-"""Share of the time from the first to the last repetition that notes of steps cover."""
+"""Share of the time from the first to the last repetition, or of all launches, that notes of steps cover."""
+_LAUNCHES = re.compile(r".*launch", re.IGNORECASE)
 
 
 class FoundSteps(msgspec.Struct, frozen=True):
@@ -94,11 +96,11 @@ def _repeated_notes(roles: RoledEvents) -> FoundSteps | None:
     """Return the windows of the longest note that is repeated and covers nearly all of the time."""
     notes, found = roles.host_note, None
     extent = int(notes.time.end.max() - notes.start.min()) if len(notes) else 0
-    longest = 0.0
+    longest, launches = 0.0, _launches(roles)
     for stem, places in _alike(roles):
         own = notes.at(places)
         own = own.at(np.argsort(own.start, kind="stable"))
-        if _are_steps(own, extent) and own.dur.mean() > longest:
+        if _are_steps(own, extent, launches) and own.dur.mean() > longest:
             longest = float(own.dur.mean())
             said = message("assumed.steps_by_notes", notes=len(own), name=printable(stem))
             ends = np.append(own.start[1:], own.time.end[-1])
@@ -128,9 +130,22 @@ def _stem(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-def _are_steps(notes: Events, extent: int) -> bool:
-    """Return whether notes follow each other without an overlap and cover nearly all of a file."""
+def _launches(roles: RoledEvents) -> IntArray:
+    """Return when the host launched work of a device."""
+    codes = np.array(sorted(roles.names_like(_LAUNCHES)), dtype=np.int64)
+    parts = (part.start[np.isin(part.name, codes)] for part in roles.launch.parts())
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _are_steps(notes: Events, extent: int, launches: IntArray) -> bool:
+    """Return whether notes follow each other without an overlap and cover nearly all of a file, or its launches."""
     if len(notes) < 2 or (notes.start[1:] < notes.time.end[:-1]).any():
         return False
     whole = int(notes.time.end[-1] - notes.start[0])
-    return bool(notes.dur.sum() >= _LEAST_COVER * whole and 2 * whole >= extent)
+    if 2 * whole < extent:
+        return False
+    if notes.dur.sum() >= _LEAST_COVER * whole:
+        return True
+    place = np.searchsorted(notes.start, launches, side="right") - 1
+    is_in = (place >= 0) & (launches < notes.time.end[place])
+    return bool(len(launches) >= len(notes) and is_in.mean() >= _LEAST_COVER)

@@ -1,5 +1,7 @@
 """A profiler whose schedule repeats writes a file of each rank for each cycle."""
 
+import json
+
 import pytest
 from tests.unit.analyze.read.kineto.test_importer import kernel, mentions, step_note, write_rank
 
@@ -22,6 +24,28 @@ def write_cycles(folder, cycles, ranks=(0, 1)):
             name = f"host_{rank}.17953668{at}{rank}.pt.trace.json"
             write_rank(folder / name, events, rank=rank, world_size=2)
     return folder
+
+
+def write_worker(folder, worker, first):
+    """Write a file of a job that is not distributed: nothing but the worker in its name says who wrote it."""
+    events = [step_note(first, 1000 * first, 100), kernel("gemm", 1000 * first + 10, 50)]
+    text = json.dumps({"schemaVersion": 1, "traceEvents": events})
+    (folder / f"{worker}.17953668000{first:02d}.pt.trace.json").write_text(text)
+
+
+def test_cycles_of_one_process_are_of_one_rank(tmp_path):
+    """Fails when the default layout of a job on one device is refused for want of a rank."""
+    write_worker(tmp_path, "host_4711", 2)
+    write_worker(tmp_path, "host_4711", 6)
+    assert steps(import_trace(tmp_path)) == ((0,), [6])
+
+
+def test_two_processes_without_a_rank_are_refused(tmp_path):
+    """Fails when the traces of two ranks are taken for cycles of one."""
+    write_worker(tmp_path, "host_4711", 2)
+    write_worker(tmp_path, "host_4712", 6)
+    with pytest.raises(TraceFormatError, match="names no rank"):
+        import_trace(tmp_path)
 
 
 def steps(trace):

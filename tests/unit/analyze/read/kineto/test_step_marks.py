@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from tests.kineto_files import complete, kernel, operator, step, write
+from tests.kineto_files import complete, kernel, launched, operator, step, write
 from tests.texts import texts
 
 from meshscope.analyze.findings.diagnosis import diagnose
@@ -163,6 +163,19 @@ def test_marks_on_the_device_are_steps_where_the_host_is_missing(tmp_path):
     found, said = steps_of(tmp_path, events)
     assert found == [(LENGTH, LENGTH), (2 * LENGTH, LENGTH), (3 * LENGTH, 900)]
     assert "3 steps by their marks on the device" in said
+
+
+@pytest.mark.parametrize("outside", [0, 4])
+def test_notes_that_hold_the_launches_are_steps(tmp_path, outside):
+    """Fails when an engine that schedules for half of its time is one long step, or a part of a step is one."""
+    events = []
+    for at in range(4):
+        events += [note("execute_context_0(0)_generation_8(8)", at * LENGTH, 400)]
+        events += launched("gemm", at * LENGTH + 10, at * LENGTH + 20, 300, 2 * at + 1)
+    for at in range(outside):
+        events += launched("gemm", at * LENGTH + 500, at * LENGTH + 510, 300, 2 * at + 2)
+    found, _ = steps_of(tmp_path, events)
+    assert len(found) == (1 if outside else 4)
 
 
 @pytest.mark.parametrize(
