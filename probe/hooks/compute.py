@@ -178,6 +178,8 @@ def _observe(
         if is_again or activity.trains_here():
             grads = torch.is_grad_enabled()
             activity.observer.note(module, args, kwargs, around, grads=grads)
+            if activity.observer.is_blind:
+                activity.observer = None
     except Exception as error:  # noqa: BLE001 - counted; training goes on
         source.failed(error)
 

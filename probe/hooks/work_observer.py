@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..clock import now_ns, thread_cpu_ns
+from ..compat.torch_names import runs_without_python
 from ..cost import CostMeter
 from ..schema.terms import SpanKind
 from .model_modules import entries_of_longest_list
@@ -66,6 +67,9 @@ class _Part:
 class WorkObserver:
     """Adds up the products of the steps that it is told to observe.
 
+    Attributes:
+        is_blind: A module is compiled: nothing is to be observed any more, nor may it be while that compiles.
+
     Args:
         learn: Told the result, once.
         meter: Told what observing took.
@@ -76,6 +80,7 @@ class WorkObserver:
         self._meter = meter
         self._done: list[StepWork] = []
         self._taken_ns = 0
+        self.is_blind = False
         self._begin()
 
     def _begin(self) -> None:
@@ -88,7 +93,8 @@ class WorkObserver:
 
     def wants(self, step: int) -> bool:
         """Tell whether a step is to be observed."""
-        return _FIRST_STEP <= step <= _LAST_STEP and len(self._done) < _STEPS
+        is_early = _FIRST_STEP <= step <= _LAST_STEP
+        return is_early and len(self._done) < _STEPS and not self.is_blind
 
     def add_tokens(self, tokens: int) -> None:
         """Add the tokens that a forward call of training was given."""
@@ -147,6 +153,7 @@ class WorkObserver:
         """Look through an outermost module once in a step."""
         self._roots.append(root)
         for own in list(root.modules()):
+            self.is_blind |= runs_without_python(own)
             self._parts.setdefault(id(own), _Part(own))
             # What a module does not have takes it long to say.
             if isinstance(rows := vars(own).get("num_embeddings"), int):

@@ -17,6 +17,14 @@ from meshscope.probe.settings.config import ProbeConfig
 IDS = torch.arange(24).reshape(2, 12)
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    """Forget what other tests compiled: then nothing would be observed."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
 class Block(nn.Module):
     """Two products, one inside of a residual."""
 
@@ -163,6 +171,24 @@ def test_weights_that_multiply_unseen_leave_it_open():
     """Fails when a product that is made without a call of its module is taken for none."""
     whole = Fused()
     assert "ran_products" not in observed(lambda: whole(IDS).sum(), whole)
+
+
+def test_what_is_compiled_in_an_observed_step_is_compiled_once():
+    """Fails when observing has torch.compile begin anew in the next step."""
+    model, compiled, passes = Model(), [], []
+
+    def backend(graph, _inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    def step():
+        passes.append(None)
+        if len(passes) < 2:
+            return model(IDS).sum()
+        return torch.compile(model, backend=backend)(IDS).sum()
+
+    assert observed(step, model) == {}
+    assert len(compiled) == 1
 
 
 def step(trained, forward_only=0.0, *, is_whole=True, has_head=True):
