@@ -11,7 +11,7 @@ import pandas as pd
 
 from ...align.communication.rows import sorted_categories
 from ...align.communication.waiting import chance_of_as_many
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import FloatArray, IntArray, numbers_in
 from ...tables.results import Where
 from .without_peers import MIN_RATIO as TWO_KINDS
 from .without_peers import (
@@ -226,7 +226,7 @@ def _slow_at_times(
     """
     found: _Slow = {}
     own_kinds: _Slow = {}
-    if keys[-1].nunique() < MIN_STEPS:
+    if len(numbers_in(keys[-1].to_numpy())) < MIN_STEPS:
         return found, own_kinds
     steps = relative.groupby(keys, observed=True).mean().unstack().reindex(places)
     for _, rows in steps.groupby(level=[0, 1], observed=True):

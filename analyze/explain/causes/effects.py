@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...account.ledger.build import Ledger
-from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, numbers_in
 from ...tables.centres import (
     StepsOfRanks,
     as_bad_as_own,
@@ -324,7 +324,7 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     by_rank = excess.groupby(level=0)
     peer_mean = steps["peer_ns"].groupby(level=0).mean()
     spread = _spread_of_steps(excess)
-    if known["step"].nunique() < MIN_STEPS_FOR_SPREAD:
+    if len(numbers_in(columns["step"])) < MIN_STEPS_FOR_SPREAD:
         spread = _spread_of_cells(known)
     relative = (spread / peer_mean).dropna()
     usual_noise = (float(relative.median()) if len(relative) else np.nan) + NOISE_FLOOR
@@ -368,7 +368,7 @@ def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:
     between the steps; in a single step, that between the pieces.
     """
     excess = (cells["work_ns"] - cells["peer_ns"]).to_numpy()
-    steps, alike = cells["step"].nunique(), cells["alike"].to_numpy()
+    steps, alike = len(numbers_in(cells["step"].to_numpy())), cells["alike"].to_numpy()
     rank, first = _numbered_runs(cells["rank"].to_numpy())
     if steps > 1:
         places = [cells["rank"].to_numpy(), cells["interval"].to_numpy()]

@@ -41,7 +41,7 @@ def times_inside(
     )
     found = []
     for codes in kinds:
-        rows = np.flatnonzero(_is_any_of(codes)[code])
+        rows = np.flatnonzero(is_any_of(codes)[code])
         parts = (low[rows], high[rows])
         inside = covered_by_rank(of_rank[rows], parts, rank, start, end)
         found.append(inside.astype(np.float64))
@@ -55,7 +55,7 @@ def on_edges(busy: IntArray, ns: FloatArray, edges: int) -> FloatArray:
     return whole
 
 
-def _is_any_of(codes: list[int]) -> BoolArray:
+def is_any_of(codes: list[int]) -> BoolArray:
     """Return for each code of a class whether it is one of some."""
     table = np.zeros(len(CLASSES), dtype=bool)
     table[codes] = True

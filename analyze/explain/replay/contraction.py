@@ -144,15 +144,16 @@ class Contraction(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[FloatArray, FloatArray]:
         """Return running sums over the rows, and what follows on the node of a head."""
         waits, offset = self.edges.waits, self.edges.offset_ns
-        step = work_ns.copy()
-        step[waits[self.released]] = 0.0
-        step[waits[self.kept]] = 0.0
-        step[waits[self.chained]] = wire_ns[self.chained]
-        after_head = np.zeros(len(step))
-        after_head[waits[self.released]] = wire_ns[self.released]
+        own, of_join = wire_ns[self.chained], wire_ns[self.released]
         if with_offsets:
-            step[waits[self.chained]] += offset[self.chained]
-            after_head[waits[self.released]] += offset[self.released]
+            own += offset[self.chained]
+            of_join += offset[self.released]
+        released = waits[self.released]
+        step, after_head = work_ns.copy(), np.zeros(len(work_ns))
+        step[released] = 0.0
+        step[waits[self.kept]] = 0.0
+        step[waits[self.chained]] = own
+        after_head[released] = of_join
         return np.cumsum(step, out=step), after_head
 
 
