@@ -9,17 +9,19 @@ what a grouping of pandas takes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import BoolArray, FloatArray, IntArray
+from .arrays import BoolArray, FloatArray, IntArray, numbers_in
 
 _HALF = 1 << 31
 """Numbers below it and rows fit into 64 bits together."""
 MOST_SIZES = 8
 """Sizes of groups from which on all values are sorted at once."""
+MANY_VALUES = 1 << 12
+"""Values of a group from which on it is sorted by itself, whatever the sizes of the others."""
 FEW_RUNS = 64
 """Rising runs that a general sort merges faster."""
 FEWEST_ROWS = 1 << 12
@@ -62,6 +64,58 @@ def sorted_in_groups(value: FloatArray, group: IntArray) -> npt.NDArray[Any]:
         within = np.argsort(value[rows], axis=1, kind="stable")
         order[place] = np.take_along_axis(rows, within, axis=1)
     return order
+
+
+class ValuesByGroup(NamedTuple):
+    """Values of groups one after the other, sorted in each, unknown ones last."""
+
+    value: FloatArray
+    first: IntArray
+    """Where each group begins; of one without rows, the next one."""
+    known: IntArray
+    """How many values of each are known."""
+
+    @property
+    def median(self) -> FloatArray:
+        """Return the median of the known values of each group; NaN without any."""
+        return (self._at((self.known - 1) // 2) + self._at(self.known // 2)) / 2
+
+    def quantile(self, share: float) -> FloatArray:
+        """Return a quantile of the known values of each group, linear between two of them; NaN without any."""
+        place = share * (self.known - 1)
+        below = place.astype(np.int64)
+        low, part = self._at(below), place - below
+        high = self._at(np.minimum(below + 1, self.known - 1))
+        return np.where(part > 0, low + (high - low) * part, low)
+
+    def _at(self, place: IntArray) -> FloatArray:
+        if not len(self.value):
+            return np.full(len(self.first), np.nan)
+        at = np.minimum(self.first + np.maximum(place, 0), len(self.value) - 1)
+        return np.where(self.known > 0, self.value[at], np.nan)
+
+
+def values_by_group(value: FloatArray, group: IntArray) -> ValuesByGroup:
+    """Return the values of each group in order.
+
+    Args:
+        value: What is sorted.
+        group: Whole numbers from 0 on, not many more than there are rows.
+    """
+    size = np.bincount(group)
+    first = np.cumsum(size) - size
+    known = np.bincount(group, ~np.isnan(value), len(size)).astype(np.int64)
+    is_large = size > MANY_VALUES
+    sizes = numbers_in(size[~is_large])
+    if len(sizes) > MOST_SIZES:
+        return ValuesByGroup(value[np.lexsort((value, group))], first, known)
+    ordered = value[order_of(group)]
+    for low, count in zip(first[is_large].tolist(), size[is_large].tolist(), strict=True):
+        ordered[low : low + count].sort()
+    for one in sizes[sizes > 1].tolist():
+        place = first[size == one][:, None] + np.arange(one)
+        ordered[place] = np.sort(ordered[place], axis=1)
+    return ValuesByGroup(ordered, first, known)
 
 
 def least_of_group(value: npt.NDArray[Any], group: IntArray) -> npt.NDArray[Any]:

@@ -10,8 +10,6 @@ from ...tables.arrays import BoolArray, FloatArray
 
 TILTS = np.geomspace(2e-3, 2e3, 49)
 """Values of ``t`` that are tried, times the deviation of a piece."""
-RISEN = 1.0
-"""By how much a bound lies above the least one that was found, far more than rounding makes of it."""
 MOST_RAISED = 600.0
 """Exponent that a floating-point number still holds."""
 
@@ -54,11 +52,7 @@ def log_bound(drawn: FloatArray, own: float, together: int) -> float:
         if (chosen <= 0).any():
             break
         logs = together * float(top.sum()) + float(np.log(chosen).sum()) - choices
-        bound = logs - tilt * own
-        best = min(best, bound)
-        # The logarithm of a mean of exponentials is convex: once it has risen it goes on rising.
-        if bound > best + RISEN:
-            break
+        best = min(best, logs - tilt * own)
     return best
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from ...account.ledger.build import Ledger
-from ...tables.arrays import BoolArray, FloatArray, IntArray
-from ...tables.classes import CLASSES
+from ...tables.arrays import FloatArray, IntArray
+from ...tables.classes import code_among
 from ...tables.intervals import covered_by_rank
 
 
@@ -41,7 +41,7 @@ def times_inside(
     )
     found = []
     for codes in kinds:
-        rows = np.flatnonzero(is_any_of(codes)[code])
+        rows = np.flatnonzero(code_among(code, codes))
         parts = (low[rows], high[rows])
         inside = covered_by_rank(of_rank[rows], parts, rank, start, end)
         found.append(inside.astype(np.float64))
@@ -53,10 +53,3 @@ def on_edges(busy: IntArray, ns: FloatArray, edges: int) -> FloatArray:
     whole = np.zeros(edges)
     whole[busy] = ns
     return whole
-
-
-def is_any_of(codes: list[int]) -> BoolArray:
-    """Return for each code of a class whether it is one of some."""
-    table = np.zeros(len(CLASSES), dtype=bool)
-    table[codes] = True
-    return table
