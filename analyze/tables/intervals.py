@@ -267,6 +267,9 @@ def _covered_before(merged: IntArray, instants: IntArray) -> IntArray:
         return np.zeros_like(instants)
     start, end = merged[:, 0], merged[:, 1]
     before = np.append(0, np.cumsum(end - start))
-    place = np.searchsorted(start, instants, side="right")
+    if len(instants) > len(start) and (instants[1:] >= instants[:-1]).all():
+        place = last_begun(start, instants) + 1
+    else:
+        place = np.searchsorted(start, instants, side="right")
     inside = np.where(place > 0, np.maximum(end[place - 1] - instants, 0), 0)
     return before[place] - inside

@@ -32,10 +32,10 @@ def times_inside(
         ledger: Its segments, by rank.
         kinds: Codes of classes that are taken together.
     """
-    work = marks["work_ns"].to_numpy()[edge]
-    busy = np.flatnonzero(work > 0)
-    end = marks["start_ns"].to_numpy()[edge[busy]]
-    start, rank = end - work[busy], marks["rank"].to_numpy()[edge[busy]]
+    busy = np.flatnonzero((marks["work_ns"].to_numpy() > 0)[edge])
+    row = edge[busy]
+    end = marks["start_ns"].to_numpy()[row]
+    start, rank = end - marks["work_ns"].to_numpy()[row], marks["rank"].to_numpy()[row]
     code, of_rank, low, high = (
         ledger.segments[name].to_numpy() for name in ("code", "rank", "start_ns", "end_ns")
     )

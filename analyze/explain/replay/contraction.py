@@ -177,7 +177,7 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     passes_on = _passing(edges, is_alone, must_keep)
     chained, released = _rows_of(passes_on & is_alone), _rows_of(passes_on & ~is_alone)
     kept = _rows_of(~passes_on)
-    heads = _heads(edges, released, kept)
+    heads = _heads(edges, released, kept, members)
     node_of_join, begin_of_join = heads[2:4]
     shared = members[edges.member_join] > 1
     member = _origin(edges.member_row[shared], *heads)
@@ -248,7 +248,7 @@ def _rows_of(chosen: BoolArray) -> IntArray:
     return rows
 
 
-def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray) -> Heads:
+def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray, members: IntArray) -> Heads:
     """Return the head of every row, nodes of rows, operations (-1) and their begin, and how many nodes.
 
     An operation begins when all have issued it, which is its node, unless it runs after another.
@@ -259,8 +259,8 @@ def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray) -> Heads:
     is_head[edges.waits[released]] = True
     is_head[edges.waits[kept]] = True
     head = np.maximum.accumulate(np.where(is_head, np.arange(count, dtype=np.int32), 0))
-    shared = _rows_of(np.bincount(edges.member_join) > 1)
-    node_of_join = np.full(int(edges.member_join.max(initial=-1)) + 1, -1, np.int32)
+    shared = _rows_of(members > 1)
+    node_of_join = np.full(len(members), -1, np.int32)
     node_of_join[shared] = np.arange(len(shared))
     begin_of_join, held = node_of_join.copy(), len(edges.queue_join)
     begin_of_join[edges.queue_join] = len(shared) + np.arange(held)
@@ -280,7 +280,8 @@ def _origin(
     _begins: IntArray,
     _count: int,
 ) -> Origin:
-    return Origin(rows, head[rows], node_of_row[head[rows]])
+    own = head[rows]
+    return Origin(rows, own, node_of_row[own])
 
 
 def _waited(
