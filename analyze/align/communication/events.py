@@ -142,7 +142,7 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
 
 def _split_ns(frame: pd.DataFrame) -> FloatArray:
     """Return where waiting ends and the transfer begins; the start where nothing tells, or nobody waits."""
-    split = frame["end_ns"].to_numpy(np.float64) - frame["wire_ns"].to_numpy(np.float64)
+    split: FloatArray = frame["end_ns"].to_numpy(np.float64) - frame["wire_ns"].to_numpy(np.float64)
     at_once = np.flatnonzero(np.isnan(split) | frame["is_buffered"].to_numpy(bool))
     split[at_once] = frame["start_ns"].to_numpy()[at_once]
     return split

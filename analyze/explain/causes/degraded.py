@@ -105,29 +105,26 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
 
 def _usual(frame: pd.DataFrame) -> FloatArray:
     """Return the median wire time of what each row is compared with, ns."""
-    axis, kind = (frame[name].astype("category").cat.codes.to_numpy() for name in ("axis", "kind"))
-    group = numbered(like_size(frame), axis, kind)
+    group = numbered(like_size(frame), *(_codes(frame[name]) for name in ("axis", "kind")))
     return values_by_group(frame["wire_ns"].to_numpy(np.float64), group).median[group]
 
 
 def _medians(relative: pd.Series, keys: list[pd.Series]) -> pd.DataFrame:
     """Return median and count of the known values of each place that has any, by axis, is_p2p and place."""
-    axis, place = (keys[at].astype("category").cat for at in (0, 2))
-    codes = (axis.codes.to_numpy(), keys[1].to_numpy().astype(np.int8), place.codes.to_numpy())
-    number = combined(*codes)
+    number = combined(*map(_codes, keys))
     row = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
     row[number] = np.arange(len(number))
     values = values_by_group(relative.to_numpy(np.float64), number)
     known = np.flatnonzero(values.known)
-    index = pd.MultiIndex.from_arrays(
-        [
-            pd.Categorical.from_codes(codes[0][row[known]], axis.categories),
-            keys[1].to_numpy()[row[known]],
-            pd.Categorical.from_codes(codes[2][row[known]], place.categories),
-        ],
-        names=[key.name for key in keys],
-    )
+    of_places = [key.iloc[row[known]].array for key in keys]
+    index = pd.MultiIndex.from_arrays(of_places, names=[key.name for key in keys])
     return pd.DataFrame({"median": values.median[known], "count": values.known[known]}, index)
+
+
+def _codes(key: pd.Series) -> IntArray:
+    """Return whole numbers that are in the order of the values."""
+    codes = key if key.dtype == bool else key.astype("category").cat.codes
+    return np.asarray(codes, dtype=np.int64)
 
 
 def _is_beyond_clocks(

@@ -160,10 +160,8 @@ def build_program(
     marks, disorder = program_marks(windows, frame, own_join, ledger.segments, resolution_ns)
     joins = int(own_join.max()) + 1 if len(frame) else 0
     work_edges = np.flatnonzero(~marks["is_root"].to_numpy(bool)).astype(np.int32)
-    issued = np.flatnonzero((marks["mark"] == ISSUE).to_numpy()).astype(np.int32)
-    issue = np.zeros(len(frame), np.int32)
-    issue[marks["event"].to_numpy()[issued]] = issued
-    members = _members(marks, frame, events.replica_proxies, (issued, issue))
+    issues = issued, issue = _issues(marks, len(frame))
+    members = _members(marks, frame, events.replica_proxies, issues)
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
     queue, wire_of_event = transfers_in_turn(marks, frame, own_join)
     if len(queue.join):
@@ -229,6 +227,14 @@ def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
     return narrow(join)
 
 
+def _issues(marks: pd.DataFrame, events: int) -> tuple[IntArray, IntArray]:
+    """Return the rows of the marks that issue something, and that of each event."""
+    rows = np.flatnonzero((marks["mark"] == ISSUE).to_numpy()).astype(np.int32)
+    issue = np.zeros(events, np.int32)
+    issue[marks["event"].to_numpy()[rows]] = rows
+    return rows, issue
+
+
 def _members(
     marks: pd.DataFrame,
     frame: pd.DataFrame,
@@ -245,7 +251,7 @@ def _members(
         marks: The marks, in program order.
         frame: Communication events.
         held: Who stands in for whom.
-        issues: Rows of the marks that issue something, and that of each event.
+        issues: As ``_issues`` returns them.
     """
     mark, issue = issues
     event = marks["event"].to_numpy()[mark]
