@@ -17,7 +17,7 @@ from meshscope.probe.schema.terms import Axis
 
 from ..account.ledger.build import Ledger
 from ..align.steps.windows import StepWindows
-from ..tables.arrays import BoolArray, FloatArray
+from ..tables.arrays import BoolArray, FloatArray, numbers_in
 from ..tables.centres import median_of_others
 from ..tables.trace import Trace, position_of_ranks
 from .causes import Passes, expected_of, sequence_effect
@@ -161,7 +161,7 @@ def of_suspects(ranks: pd.DataFrame, name: str) -> dict[int, float]:
 def _clock_by_rank(work: Work, rank: pd.Series) -> FloatArray:
     """Return what a slow clock cost each rank per step, ns."""
     cells = work.cells[work.cells["clock_ns"] > 0]
-    steps = work.cells["step"].nunique()
+    steps = len(numbers_in(work.cells["step"].to_numpy()))
     mean = cells.groupby("rank")["clock_ns"].sum() / max(steps, 1)
     return rank.map(mean).fillna(0.0).to_numpy(np.float64)
 

@@ -37,6 +37,23 @@ def combined(*keys: IntArray) -> IntArray:
     return number
 
 
+MOST_PLACES = 4
+"""Places of a table for each row, up to which it is used."""
+
+
+def numbers_in(values: IntArray) -> IntArray:
+    """Return the different whole numbers among some, sorted."""
+    if not len(values):
+        return values
+    lowest = int(values.min())
+    span = int(values.max()) - lowest + 1
+    if span > MOST_PLACES * len(values):
+        return np.unique(values)
+    is_used = np.zeros(span, dtype=bool)
+    is_used[np.subtract(values, lowest, dtype=np.int64)] = True
+    return np.flatnonzero(is_used) + lowest
+
+
 def narrow(values: IntArray) -> IntArray:
     """Return whole numbers with 32 bits where they fit: ranks, steps and operations do."""
     if len(values) and not -(2**31) <= int(values.min()) <= int(values.max()) < 2**31:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -49,6 +51,13 @@ SPAN_CLASS: dict[str, str] = {
 def compute_code(code: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return which class codes are compute."""
     return np.isin(code, [CODE[name] for name in COMPUTE_CLASSES])
+
+
+def code_among(code: npt.NDArray[np.int64], codes: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Return which codes of classes are among some; faster than for numbers of any size."""
+    table = np.zeros(len(CLASSES), dtype=bool)
+    table[list(codes)] = True
+    return table[code]
 
 
 def class_code(name: str) -> int:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import IntArray
+from .arrays import IntArray, numbers_in
+from .sorting import last_begun
 
 NO_OWNER = -1
 """Owner of a segment in which no interval is active."""
@@ -203,7 +204,7 @@ def sweep_priority(
         window: Start and end; an empty window gives no segments.
     """
     intervals = np.asarray(intervals, dtype=np.int64).reshape(-1, 2)
-    level = np.asarray(priority, dtype=np.int64)
+    level = np.asarray(priority)
     window_start, window_end = window
     if window_end <= window_start:
         empty = np.empty(0, dtype=np.int64)
@@ -213,8 +214,9 @@ def sweep_priority(
     starts = bounds[:-1]
     owner = np.full(len(starts), NO_OWNER, dtype=np.int64)
     candidates = np.flatnonzero(cut[:, 1] > cut[:, 0])
-    for value in np.unique(level[candidates]):
-        members = candidates[level[candidates] == value]
+    level = level[candidates]
+    for value in numbers_in(level).tolist():
+        members = candidates[level == value]
         owner = np.where(owner == NO_OWNER, _last_to_end(intervals, members, starts), owner)
     opens = np.append(True, owner[1:] != owner[:-1])
     return Segments(starts[opens], np.append(starts[opens][1:], window_end), owner[opens])
@@ -233,7 +235,7 @@ def _last_to_end(intervals: IntArray, members: IntArray, instants: IntArray) -> 
     reach = np.maximum.accumulate(end)
     is_record = np.append(True, end[1:] > reach[:-1])
     start, end, holders = start[is_record], end[is_record], members[is_record]
-    place = np.searchsorted(start, instants, side="right") - 1
+    place = last_begun(start, instants)
     is_active = (place >= 0) & (end[place] > instants)
     return np.where(is_active, holders[place], NO_OWNER)
 
@@ -265,6 +267,9 @@ def _covered_before(merged: IntArray, instants: IntArray) -> IntArray:
         return np.zeros_like(instants)
     start, end = merged[:, 0], merged[:, 1]
     before = np.append(0, np.cumsum(end - start))
-    place = np.searchsorted(start, instants, side="right")
+    if len(instants) > len(start) and (instants[1:] >= instants[:-1]).all():
+        place = last_begun(start, instants) + 1
+    else:
+        place = np.searchsorted(start, instants, side="right")
     inside = np.where(place > 0, np.maximum(end[place - 1] - instants, 0), 0)
     return before[place] - inside

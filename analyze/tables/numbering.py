@@ -8,10 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from .arrays import IntArray, combined
-
-MOST_PLACES = 4
-"""Places of the table for each row, up to which it is used."""
+from .arrays import MOST_PLACES, IntArray, combined
 
 
 def numbered(*keys: IntArray) -> IntArray:

@@ -34,6 +34,7 @@ from ...tables.classes import (
     WIRE_CLASSES,
 )
 from ...tables.intervals import NO_OWNER, distinct, pair, sweep_priority
+from ...tables.sorting import last_begun
 from ...tables.trace import Trace
 from ..kernels.coverage import common_kernel_steps, has_kernels, traced_windows
 from .claims import Claims
@@ -135,7 +136,7 @@ def _blocks(
         last = at + 1 if one_by_one else min(max(last, at + 1), len(windows.ranks))
         rows = order[bounds[at] : ends[last - 1]]
         own_windows = windows.frame.iloc[first_window[at] : window_ends[last - 1]]
-        own = {str(name): claims[name].to_numpy()[rows].astype(np.int64) for name in claims}
+        own = {str(name): claims[name].to_numpy()[rows] for name in claims}
         intervals = np.column_stack([own.pop("start_ns"), own.pop("end_ns")])
         yield Claims(intervals, **own), own_windows
         at = last
@@ -275,9 +276,9 @@ def _block_segments(
     swept = sweep_priority(claims.intervals, claims.priority, line)
     owner = swept.owner
     claimed = owner != NO_OWNER
-    code = np.full(len(owner), CODE[UNATTRIBUTED])
+    code = np.full(len(owner), CODE[UNATTRIBUTED], np.int8)
     code[claimed] = claims.code[owner[claimed]]
-    event = np.full(len(owner), NO_EVENT)
+    event = np.full(len(owner), NO_EVENT, np.int32)
     event[claimed] = claims.event[owner[claimed]]
     split = np.full(len(owner), swept.start[0] if len(owner) else 0)
     with_event = event != NO_EVENT
@@ -286,7 +287,7 @@ def _block_segments(
     split[with_event] = split_ns[event[with_event]].astype(np.int64) + moved_by[own_window]
     cuts = np.concatenate([starts, ends, np.clip(split, swept.start, swept.end)[with_event]])
     pieces = _cut(swept.start, swept.end, cuts, (code, event, split))
-    place = np.searchsorted(starts, pieces.start, side="right") - 1
+    place = last_begun(starts, pieces.start)
     inside = (place >= 0) & (pieces.start < ends[place])
     place = place[inside]
     start, end = (pieces.start[inside] - moved_by[place], pieces.end[inside] - moved_by[place])
@@ -323,7 +324,7 @@ def _cut(
         return _Pieces(*(np.empty(0, np.int64) for _ in range(4)))
     bounds = distinct(np.concatenate([start, end[-1:], np.clip(cuts, start[0], end[-1])]))
     left, right = bounds[:-1], bounds[1:]
-    source = np.searchsorted(start, left, side="right") - 1
+    source = last_begun(start, left)
     code, event, split = (label[source] for label in labels)
     waiting = (event != NO_EVENT) & (left < split)
     return _Pieces(left, right, np.where(waiting, code + len(_AXES), code), event)

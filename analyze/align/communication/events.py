@@ -118,9 +118,7 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
     lonely = absent_frac > 0
     incomplete = lonely & ~frame["is_p2p"]
     frame["wire_ns"] = _without_late_looks(frame, lonely)
-    frame["split_ns"] = (frame["end_ns"] - frame["wire_ns"]).fillna(frame["start_ns"])
-    buffered = frame["is_buffered"].to_numpy(bool)
-    frame.loc[buffered, "split_ns"] = frame.loc[buffered, "start_ns"]
+    frame["split_ns"] = _split_ns(frame)
     frame["is_inferred"] = False
     limits: list[Limit] = []
     unseen = int(frame["end_ns"].isna().sum())
@@ -140,6 +138,14 @@ def communication_events(trace: Trace, windows: StepWindows) -> CommunicationEve
         limits=tuple(limits),
         replica_proxies=held,
     )
+
+
+def _split_ns(frame: pd.DataFrame) -> FloatArray:
+    """Return where waiting ends and the transfer begins; the start where nothing tells, or nobody waits."""
+    split: FloatArray = frame["end_ns"].to_numpy(np.float64) - frame["wire_ns"].to_numpy(np.float64)
+    at_once = np.flatnonzero(np.isnan(split) | frame["is_buffered"].to_numpy(bool))
+    split[at_once] = frame["start_ns"].to_numpy()[at_once]
+    return split
 
 
 def _unmatched(frame: pd.DataFrame, lonely: pd.Series) -> Iterator[Limit]:
@@ -173,8 +179,10 @@ def _match_collectives(rows: pd.DataFrame, clock_error_ns: FloatArray) -> pd.Dat
     rows["join"] = narrow(numbered(_group(rows), rows["seq"].to_numpy()))
     own = rows["end_ns"] - rows["start_ns"]
     least = pd.Series(least_of_group(own.to_numpy(), rows["join"].to_numpy()), rows.index)
-    wire = least.where(~_looked_late(rows), _seen_by_others(rows))
-    rows["wire_ns"] = _by_way(rows, wire, clock_error_ns)
+    last = greatest_of_group(rows["start_ns"].to_numpy(), rows["join"].to_numpy())
+    seen = _seen_by_others(rows, last)
+    wire = least.where(~_looked_late(rows, last, seen), seen)
+    rows["wire_ns"] = _by_way(rows, wire, last, clock_error_ns)
     no_link = sorted_categories(np.zeros(len(rows), np.int8), [""])
     del rows["seq"]
     rows["link"], rows["is_buffered"] = no_link, False
@@ -191,18 +199,22 @@ def _stood_still(rows: pd.DataFrame) -> pd.Series:
     return (rows["wait_end_ns"] - rows["wait_start_ns"]) > BLOCKING_NS
 
 
-def _looked_late(rows: pd.DataFrame) -> pd.Series:
+def _looked_late(rows: pd.DataFrame, last: IntArray, seen: pd.Series) -> pd.Series:
     """Return the operations that were complete before the last to come looked at them.
 
     It issued them, went on computing, and so has no short duration to show.
+
+    Args:
+        rows: Collectives.
+        last: When the last member issued each.
+        seen: As ``_seen_by_others`` returns it.
     """
-    join, start = rows["join"].to_numpy(), rows["start_ns"].to_numpy()
-    is_last = start == greatest_of_group(start, join)
-    sharp = any_of_group(is_last & _stood_still(rows).to_numpy(), join)
-    return rows["host"] & ~sharp & _seen_by_others(rows).notna()
+    is_last = rows["start_ns"].to_numpy() == last
+    sharp = any_of_group(is_last & _stood_still(rows).to_numpy(), rows["join"].to_numpy())
+    return rows["host"] & ~sharp & seen.notna()
 
 
-def _seen_by_others(rows: pd.DataFrame) -> pd.Series:
+def _seen_by_others(rows: pd.DataFrame, last: IntArray) -> pd.Series:
     """Return the time from the last issue to the end that a waiting member saw.
 
     The ends of members that stood still are compared with the start of another
@@ -210,11 +222,12 @@ def _seen_by_others(rows: pd.DataFrame) -> pd.Series:
     """
     join = rows["join"].to_numpy()
     complete = least_of_group(rows["end_ns"].where(_stood_still(rows)).to_numpy(), join)
-    last = greatest_of_group(rows["start_ns"].to_numpy(), join)
     return pd.Series(complete - last, rows.index).clip(lower=0)
 
 
-def _by_way(rows: pd.DataFrame, wire: pd.Series, clock_error_ns: FloatArray) -> pd.Series:
+def _by_way(
+    rows: pd.DataFrame, wire: pd.Series, last: IntArray, clock_error_ns: FloatArray
+) -> pd.Series:
     """Return wire times, each member's own where hosts leave operations far apart.
 
     A host leaves when it has received all, and what it sends lies in a buffer: behind a slow link the
@@ -225,7 +238,6 @@ def _by_way(rows: pd.DataFrame, wire: pd.Series, clock_error_ns: FloatArray) -> 
     stood = rows["host"] & _stood_still(rows)
     if not stood.any():
         return wire
-    last = greatest_of_group(rows["start_ns"].to_numpy(), rows["join"].to_numpy())
     own_way = (rows["end_ns"] - last).clip(lower=0).where(stood)
     apart = own_way - wire
     if not (apart.abs() > APART_NS).any():
@@ -272,6 +284,8 @@ def _lost_frac(frame: pd.DataFrame, absent_frac: pd.Series) -> float:
     Where it is known how long the like is on the wire, each member is as likely the last.
     A buffered send waits for nobody.
     """
+    if not absent_frac.any():
+        return 0.0
     lost = absent_frac.where(frame["wire_ns"].notna() | (absent_frac == 0), 1.0)
     lost = lost.mask(frame["is_buffered"], 0.0)
     return float(lost.sum()) / max(len(frame), 1)

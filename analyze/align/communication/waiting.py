@@ -43,12 +43,13 @@ def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame
         chance (bound on the probability that a rank like the others is last so often).
         The waits are NaN where no such collective was recorded, or no end of one is known.
     """
-    every = events.frame.loc[_is_synchronising(events.frame), list(_TIMES)]
+    every = _rows(events.frame, _is_synchronising(events.frame), _TIMES)
     if every.empty:
         return _no_waits(ranks).assign(**dict.fromkeys(_WAITS, np.nan))
-    frame = every[every["end_ns"].notna()]
+    ended = every["end_ns"].notna().to_numpy()
+    frame = every if ended.all() else every[ended]
     ranks_of = ranks_of_group(frame["rank"].to_numpy(), frame["join"].to_numpy())
-    frame = frame[ranks_of > 1]
+    frame = frame if (ranks_of > 1).all() else frame[ranks_of > 1]
     timed = frame.loc[frame["wire_ns"].notna(), "rank"]
     unseen = np.setdiff1d(every.loc[every["wire_ns"].isna(), "rank"], timed)
     table = _waits(frame, ranks) if len(frame) else _no_waits(ranks)
@@ -62,9 +63,15 @@ def arrivals(events: CommunicationEvents) -> pd.DataFrame:
     Returns:
         rank, step, join, late_ns: less than nothing by what the member stood waiting, 0 for the last one.
     """
-    frame = events.frame
-    frame = frame[_is_synchronising(frame) & frame["wire_ns"].notna().to_numpy()]
+    known = _is_synchronising(events.frame) & events.frame["wire_ns"].notna().to_numpy()
+    frame = _rows(events.frame, known, ("step", *_TIMES))
     return frame[["rank", "step", "join"]].assign(late_ns=-stood_waiting(frame))
+
+
+def _rows(frame: pd.DataFrame, chosen: BoolArray, names: tuple[str, ...]) -> pd.DataFrame:
+    """Return some columns of the chosen rows, numbered anew."""
+    row = np.flatnonzero(chosen)
+    return pd.DataFrame({name: frame[name].to_numpy()[row] for name in names}, copy=False)
 
 
 def _is_synchronising(frame: pd.DataFrame) -> BoolArray:

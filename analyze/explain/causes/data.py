@@ -16,7 +16,6 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from meshscope.probe.schema.terms import Axis, SpanKind
@@ -271,17 +270,17 @@ def _even_passes(passes: pd.DataFrame, *, informative: pd.Series) -> pd.Series:
     time = passes["even_ns"].to_numpy(np.float64)
     seen = informative.to_numpy(bool)
 
-    def mean(group: npt.NDArray[np.int64], value: FloatArray) -> FloatArray:
-        count = np.bincount(group[seen], minlength=group.max() + 1)
-        total = np.bincount(group[seen], value[seen], minlength=group.max() + 1)
-        return np.asarray(total / np.where(count > 0, count, np.nan), dtype=np.float64)
-
-    even = mean(of_stage, time)
+    stages, works = int(of_stage.max()) + 1, int(of_work.max()) + 1
+    own_stage, own_work, own_time = of_stage[seen], of_work[seen], time[seen]
+    known = [np.bincount(own_stage, minlength=stages), np.bincount(own_work, minlength=works)]
+    in_stage, in_work = (np.where(count > 0, count, np.nan) for count in known)
+    usual = even = np.bincount(own_stage, own_time, stages) / in_stage
     for _ in range(ROUNDS if seen.any() and not seen.all() else 0):
-        usual = even[of_stage]
-        relative = mean(of_work, np.divide(time, usual, out=np.ones(len(time)), where=usual > 0))
+        like = even[own_stage]
+        share = np.divide(own_time, like, out=np.ones(len(like)), where=like > 0)
+        relative = np.bincount(own_work, share, works) / in_work
         relative /= np.nanmean(relative)
-        even = mean(of_stage, time) / mean(of_stage, relative[of_work])
+        even = usual / (np.bincount(own_stage, relative[own_work], stages) / in_stage)
     return pd.Series(even[of_stage], index=passes.index)
 
 

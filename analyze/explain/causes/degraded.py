@@ -11,8 +11,10 @@ import pandas as pd
 
 from ...align.communication.rows import sorted_categories
 from ...align.communication.waiting import chance_of_as_many
-from ...tables.arrays import FloatArray, IntArray
+from ...tables.arrays import FloatArray, IntArray, combined, numbers_in
+from ...tables.numbering import numbered
 from ...tables.results import Where
+from ...tables.sorting import values_by_group
 from .without_peers import MIN_RATIO as TWO_KINDS
 from .without_peers import (
     PlaceKey,
@@ -71,13 +73,11 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     group. A place is compared with the median of the other places of its axis.
     """
     wire = frame["wire_ns"]
-    kinds = [frame["axis"], frame["kind"], like_size(frame)]
-    like = wire.groupby(kinds, observed=True).transform("median")
+    like = pd.Series(_usual(frame), frame.index)
     place = places(frame)
     relative = (wire / like).where(wire.notna() & (like > 0))
     keys = [frame["axis"], frame["is_p2p"], place]
-    grouped = relative.groupby(keys, observed=True)
-    table = grouped.agg(["median", "count"]).dropna()
+    table = _medians(relative, keys)
     table = table[table["count"] >= MIN_OPERATIONS]
     at_times, own_kinds = _slow_at_times(relative, [*keys, frame["step"]], table.index)
     # What is slow on the median is slow always, unless many steps are not.
@@ -101,6 +101,30 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     found = [own for own in found if _is_beyond_clocks(frame, like, place, own)]
     cost = [float((wire[own.events] - like[own.events]).clip(lower=0).sum()) for own in found]
     return [found[index] for index in np.argsort(cost)[::-1]]
+
+
+def _usual(frame: pd.DataFrame) -> FloatArray:
+    """Return the median wire time of what each row is compared with, ns."""
+    group = numbered(like_size(frame), *(_codes(frame[name]) for name in ("axis", "kind")))
+    return values_by_group(frame["wire_ns"].to_numpy(np.float64), group).median[group]
+
+
+def _medians(relative: pd.Series, keys: list[pd.Series]) -> pd.DataFrame:
+    """Return median and count of the known values of each place that has any, by axis, is_p2p and place."""
+    number = combined(*map(_codes, keys))
+    row = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+    row[number] = np.arange(len(number))
+    values = values_by_group(relative.to_numpy(np.float64), number)
+    known = np.flatnonzero(values.known)
+    of_places = [key.iloc[row[known]].array for key in keys]
+    index = pd.MultiIndex.from_arrays(of_places, names=[key.name for key in keys])
+    return pd.DataFrame({"median": values.median[known], "count": values.known[known]}, index)
+
+
+def _codes(key: pd.Series) -> IntArray:
+    """Return whole numbers that are in the order of the values."""
+    codes = key if key.dtype == bool else key.astype("category").cat.codes
+    return np.asarray(codes, dtype=np.int64)
 
 
 def _is_beyond_clocks(
@@ -226,7 +250,7 @@ def _slow_at_times(
     """
     found: _Slow = {}
     own_kinds: _Slow = {}
-    if keys[-1].nunique() < MIN_STEPS:
+    if len(numbers_in(keys[-1].to_numpy())) < MIN_STEPS:
         return found, own_kinds
     steps = relative.groupby(keys, observed=True).mean().unstack().reindex(places)
     for _, rows in steps.groupby(level=[0, 1], observed=True):

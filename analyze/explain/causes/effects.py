@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...account.ledger.build import Ledger
-from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
+from ...tables.arrays import BoolArray, FloatArray, IntArray, combined, numbers_in
 from ...tables.centres import (
     StepsOfRanks,
     as_bad_as_own,
@@ -99,7 +99,6 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
         marks["step"].to_numpy()[edge],
         _interval(marks, program.is_recorded_issue)[edge],
     )
-    work = marks["work_ns"].to_numpy()[edge].astype(np.float64)
     stalls = [name for name in STALLS if ledger.by_step[name].any()]
     in_passes = {name for classes in PASSES.values() for name in classes}
     others = [name for name in COMPUTE_CLASSES if name not in in_passes]
@@ -109,7 +108,8 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     host = {
         name: on_edges(busy, stall, len(edge)) for name, stall in zip(stalls, inside, strict=False)
     }
-    for stall in host.values():
+    work = marks["work_ns"].to_numpy()[edge[busy]].astype(np.float64)
+    for stall in inside[: len(stalls)]:
         work -= stall
     passes = dict(zip(PASSES, inside[len(stalls) :], strict=False))
     compute = sum(passes.values()) + inside[-1]
@@ -119,7 +119,7 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     names = ("rank", "step", "interval")
     cells = pd.DataFrame({name: key[first] for name, key in zip(names, keys, strict=True)})
     del keys
-    cells["work_ns"] = np.bincount(own, weights=work[busy], minlength=cells_of)
+    cells["work_ns"] = np.bincount(own, weights=work, minlength=cells_of)
     cells["compute_ns"] = np.bincount(own, weights=compute, minlength=cells_of)
     run, head = _numbered_runs(cells["rank"].to_numpy(), cells["step"].to_numpy())
     rank, step = (cells[name].to_numpy(np.int64)[head] for name in ("rank", "step"))
@@ -138,7 +138,7 @@ def place_work(trace: Trace, program: Program, ledger: Ledger) -> Work:
     return Work(
         cell=cell,
         cells=cells,
-        busy_edge=worked.astype(np.int32),
+        busy_edge=busy[worked].astype(np.int32),
         busy_ns=work[worked],
         edge_host_ns=host,
         peer_class=classes.of_rank,
@@ -167,8 +167,10 @@ def _numbered_runs(*keys: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArr
     differs = np.append(True, np.zeros(max(len(keys[0]) - 1, 0), dtype=bool))[: len(keys[0])]
     falls = np.zeros(max(len(keys[0]) - 1, 0), dtype=bool)
     for key in keys:
+        less = key[1:] < key[:-1]
         # A later key decides only where the earlier ones are equal.
-        falls |= ~differs[1:] & (key[1:] < key[:-1])
+        if less.any():
+            falls |= ~differs[1:] & less
         differs[1:] |= key[1:] != key[:-1]
     if not falls.any():
         return np.cumsum(differs, dtype=np.int32) - 1, np.flatnonzero(differs)
@@ -324,7 +326,7 @@ def excess_by_rank(work: Work, peer_ns: FloatArray) -> pd.DataFrame:
     by_rank = excess.groupby(level=0)
     peer_mean = steps["peer_ns"].groupby(level=0).mean()
     spread = _spread_of_steps(excess)
-    if known["step"].nunique() < MIN_STEPS_FOR_SPREAD:
+    if len(numbers_in(columns["step"])) < MIN_STEPS_FOR_SPREAD:
         spread = _spread_of_cells(known)
     relative = (spread / peer_mean).dropna()
     usual_noise = (float(relative.median()) if len(relative) else np.nan) + NOISE_FLOOR
@@ -368,7 +370,7 @@ def _spread_of_cells(cells: pd.DataFrame) -> pd.Series:
     between the steps; in a single step, that between the pieces.
     """
     excess = (cells["work_ns"] - cells["peer_ns"]).to_numpy()
-    steps, alike = cells["step"].nunique(), cells["alike"].to_numpy()
+    steps, alike = len(numbers_in(cells["step"].to_numpy())), cells["alike"].to_numpy()
     rank, first = _numbered_runs(cells["rank"].to_numpy())
     if steps > 1:
         places = [cells["rank"].to_numpy(), cells["interval"].to_numpy()]

@@ -11,7 +11,7 @@ from ...account.ledger.build import Ledger
 from ...align.steps.time_lookup import are_in_order, last_before, microbatch_spans, overlaps
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
-from ...tables.classes import COMPUTE_CLASSES, class_code
+from ...tables.classes import COMPUTE_CLASSES, class_code, code_among
 from ...tables.trace import Trace
 from ..replay.program import Program
 
@@ -36,7 +36,7 @@ class Passes:
 def computing_pieces(spans: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
     """Return the computing inside each pass: span, rank, start_ns, dur_ns."""
     codes = list(map(class_code, COMPUTE_CLASSES))
-    rows = np.flatnonzero(np.isin(ledger.segments["code"].to_numpy(), codes))
+    rows = np.flatnonzero(code_among(ledger.segments["code"].to_numpy(), codes))
     names = ("rank", "start_ns", "end_ns")
     columns = {name: ledger.segments[name].to_numpy()[rows] for name in names}
     segments = pd.DataFrame(columns, copy=False)

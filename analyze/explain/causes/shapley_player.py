@@ -48,9 +48,11 @@ def spread(work: Work, cell_effect: FloatArray) -> EdgeEffect:
     edge, own = edge[chosen], own[chosen]
     cell = work.cell[edge]
     total = total[cell]
-    count = np.bincount(cell, minlength=1)[cell]
     with np.errstate(invalid="ignore", divide="ignore"):
-        part = np.where(total > 0, own / total, 1.0 / count)
+        part = own / total
+    alone = np.flatnonzero(~(total > 0))
+    if len(alone):
+        part[alone] = 1.0 / np.bincount(cell)[cell[alone]]
     part *= cell_effect[cell]
     touched = part != 0
     return EdgeEffect(edge[touched].astype(np.int32), part[touched])

@@ -21,7 +21,7 @@ import pandas as pd
 
 from ...account.links.ceiling import port_speeds
 from ...account.links.own import crossing_bytes
-from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...tables.arrays import BoolArray, FloatArray, IntArray, numbers_in
 from ...tables.intervals import covered_length, pair, union
 from ...tables.results import Where
 from ...tables.trace import Trace
@@ -218,7 +218,7 @@ def steady_links(
         One a set of hosts that groups connect, of several axes where these run at one rate; the one that takes the
         longest first.
     """
-    if frame["step"].nunique() < MIN_STEPS:
+    if len(numbers_in(frame["step"].to_numpy())) < MIN_STEPS:
         return []
     rows, hosts = crossing_rows(frame, trace, seems_disturbed_ns)
     if rows.empty:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from ...account.ledger.build import Ledger
-from ...tables.arrays import BoolArray, FloatArray, IntArray
-from ...tables.classes import CLASSES
+from ...tables.arrays import FloatArray, IntArray
+from ...tables.classes import code_among
 from ...tables.intervals import covered_by_rank
 
 
@@ -32,16 +32,16 @@ def times_inside(
         ledger: Its segments, by rank.
         kinds: Codes of classes that are taken together.
     """
-    work = marks["work_ns"].to_numpy()[edge]
-    busy = np.flatnonzero(work > 0)
-    end = marks["start_ns"].to_numpy()[edge[busy]]
-    start, rank = end - work[busy], marks["rank"].to_numpy()[edge[busy]]
+    busy = np.flatnonzero((marks["work_ns"].to_numpy() > 0)[edge])
+    row = edge[busy]
+    end = marks["start_ns"].to_numpy()[row]
+    start, rank = end - marks["work_ns"].to_numpy()[row], marks["rank"].to_numpy()[row]
     code, of_rank, low, high = (
         ledger.segments[name].to_numpy() for name in ("code", "rank", "start_ns", "end_ns")
     )
     found = []
     for codes in kinds:
-        rows = np.flatnonzero(_is_any_of(codes)[code])
+        rows = np.flatnonzero(code_among(code, codes))
         parts = (low[rows], high[rows])
         inside = covered_by_rank(of_rank[rows], parts, rank, start, end)
         found.append(inside.astype(np.float64))
@@ -53,10 +53,3 @@ def on_edges(busy: IntArray, ns: FloatArray, edges: int) -> FloatArray:
     whole = np.zeros(edges)
     whole[busy] = ns
     return whole
-
-
-def _is_any_of(codes: list[int]) -> BoolArray:
-    """Return for each code of a class whether it is one of some."""
-    table = np.zeros(len(CLASSES), dtype=bool)
-    table[codes] = True
-    return table

@@ -22,6 +22,7 @@ from ...align.communication.rows import sorted_categories
 from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
 from ...tables.numbering import numbered
 from ...tables.results import Where
+from ...tables.sorting import values_by_group
 from ...tables.trace import Trace
 from ..replay.effect_folding import EdgeEffect, edge_effect
 from ..replay.program import Program
@@ -267,8 +268,8 @@ def _beyond_undisturbed(frame: pd.DataFrame) -> FloatArray:
     """Return what each event takes beyond the undisturbed wire of its like."""
     size = frame["size_bytes"].to_numpy(np.int64)
     like = numbered(*_axis_and_kind(frame), size)
-    usual = frame["wire_ns"].groupby(like).quantile(WIRE_REFERENCE).to_numpy(np.float64)
     wire = frame["wire_ns"].to_numpy(np.float64)
+    usual = values_by_group(wire, like).quantile(WIRE_REFERENCE)
     return np.asarray(np.nan_to_num((wire - usual[like]).clip(min=0)))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ...tables.arrays import FloatArray
+from ...tables.arrays import FloatArray, numbers_in
 
 MIN_GAP = 2.0
 """Least ratio of the fastest slow step to the slowest fast one."""
@@ -69,7 +69,7 @@ def slow_steps_of_lone_places(
 
 def can_have_two_kinds(step: pd.Series) -> bool:
     """Tell whether there are as many steps as two kinds of them need."""
-    return step.nunique() >= 2 * MIN_STEPS
+    return len(numbers_in(step.to_numpy())) >= 2 * MIN_STEPS
 
 
 class TwoKinds(NamedTuple):

@@ -144,15 +144,16 @@ class Contraction(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[FloatArray, FloatArray]:
         """Return running sums over the rows, and what follows on the node of a head."""
         waits, offset = self.edges.waits, self.edges.offset_ns
-        step = work_ns.copy()
-        step[waits[self.released]] = 0.0
-        step[waits[self.kept]] = 0.0
-        step[waits[self.chained]] = wire_ns[self.chained]
-        after_head = np.zeros(len(step))
-        after_head[waits[self.released]] = wire_ns[self.released]
+        own, of_join = wire_ns[self.chained], wire_ns[self.released]
         if with_offsets:
-            step[waits[self.chained]] += offset[self.chained]
-            after_head[waits[self.released]] += offset[self.released]
+            own += offset[self.chained]
+            of_join += offset[self.released]
+        released = waits[self.released]
+        step, after_head = work_ns.copy(), np.zeros(len(work_ns))
+        step[released] = 0.0
+        step[waits[self.kept]] = 0.0
+        step[waits[self.chained]] = own
+        after_head[released] = of_join
         return np.cumsum(step, out=step), after_head
 
 
@@ -176,7 +177,7 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     passes_on = _passing(edges, is_alone, must_keep)
     chained, released = _rows_of(passes_on & is_alone), _rows_of(passes_on & ~is_alone)
     kept = _rows_of(~passes_on)
-    heads = _heads(edges, released, kept)
+    heads = _heads(edges, released, kept, members)
     node_of_join, begin_of_join = heads[2:4]
     shared = members[edges.member_join] > 1
     member = _origin(edges.member_row[shared], *heads)
@@ -247,7 +248,7 @@ def _rows_of(chosen: BoolArray) -> IntArray:
     return rows
 
 
-def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray) -> Heads:
+def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray, members: IntArray) -> Heads:
     """Return the head of every row, nodes of rows, operations (-1) and their begin, and how many nodes.
 
     An operation begins when all have issued it, which is its node, unless it runs after another.
@@ -258,8 +259,8 @@ def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray) -> Heads:
     is_head[edges.waits[released]] = True
     is_head[edges.waits[kept]] = True
     head = np.maximum.accumulate(np.where(is_head, np.arange(count, dtype=np.int32), 0))
-    shared = _rows_of(np.bincount(edges.member_join) > 1)
-    node_of_join = np.full(int(edges.member_join.max(initial=-1)) + 1, -1, np.int32)
+    shared = _rows_of(members > 1)
+    node_of_join = np.full(len(members), -1, np.int32)
     node_of_join[shared] = np.arange(len(shared))
     begin_of_join, held = node_of_join.copy(), len(edges.queue_join)
     begin_of_join[edges.queue_join] = len(shared) + np.arange(held)
@@ -279,7 +280,8 @@ def _origin(
     _begins: IntArray,
     _count: int,
 ) -> Origin:
-    return Origin(rows, head[rows], node_of_row[head[rows]])
+    own = head[rows]
+    return Origin(rows, own, node_of_row[own])
 
 
 def _waited(

@@ -26,6 +26,8 @@ NarrowArray = npt.NDArray[np.int32]
 
 CHUNK_VALUES = 1 << 15
 """Most times of edges in a chunk (256 KiB), lanes included."""
+NARROW = 16
+"""Edges of a node up to which a pass over all nodes for each takes less than a maximum over an axis."""
 MAX_PRODUCT = 1 << 18
 """Most multiplications of a matrix product: for so few of them the usual libraries of linear
 algebra start no threads, which would cost more than they save."""
@@ -152,10 +154,12 @@ def _latest(reached: FloatArray, fan: int) -> FloatArray:
     """Return the greatest of each ``fan`` rows, as a new array."""
     if fan == 1:
         return reached.copy()
-    if fan == 2:
-        return np.maximum(reached[0::2], reached[1::2])
-    lanes = reached.shape[1]
-    return np.asarray(reached.reshape(-1, fan, lanes).max(axis=1))
+    if fan > NARROW:
+        return np.asarray(reached.reshape(-1, fan, reached.shape[1]).max(axis=1))
+    latest = np.maximum(reached[0::fan], reached[1::fan])
+    for nth in range(2, fan):
+        np.maximum(latest, reached[nth::fan], out=latest)
+    return latest
 
 
 def _cut(runs: IntArray, fan: IntArray, most: int) -> tuple[IntArray, IntArray, IntArray]:
@@ -200,16 +204,16 @@ def lane_replay(
     """
     graph = contraction.graph
     waited, waited_for, wait_ends = _in_level_order(contraction, place)
-    least_ns = base_ns.copy()
-    least_ns[causes.edge] += np.minimum(causes.ns, 0.0).sum(axis=1)
+    early = np.flatnonzero(wait_ends >= 0).astype(np.int32)
     # The root of a broadcast need not wait for those that it sends to.
-    early = np.flatnonzero((wait_ends >= 0) & (least_ns[wait_ends] < 0)).astype(np.int32)
+    early = early[_least_ns(base_ns, causes, wait_ends[early]) < 0]
     first = np.flatnonzero(np.append(True, graph.target[1:] != graph.target[:-1]))
     first = first[: len(graph.target)]
     node = graph.target[first]
-    slot, slots = _slots(graph, node, first, (waited, waited_for), wanted)
     fan = np.diff(np.append(first, len(graph.target)))
-    level = np.searchsorted(graph.level_bounds, first, side="right")
+    borders = np.searchsorted(first, graph.level_bounds)
+    level = np.repeat(np.arange(len(borders) - 1, dtype=np.int32), np.diff(borders))
+    slot, slots = _slots(graph, (node, level, borders), (waited, waited_for), wanted)
     opens = np.append(True, (fan[1:] != fan[:-1]) | (level[1:] != level[:-1]))[: len(first)]
     return LaneReplay(
         source=slot[graph.source],
@@ -229,6 +233,16 @@ def lane_replay(
     )
 
 
+def _least_ns(base_ns: FloatArray, causes: CauseWeights, edge: IntArray) -> FloatArray:
+    """Return the least weight of some edges, with only those causes present that make them shorter."""
+    least = base_ns[edge]
+    if len(causes.edge) and len(edge):
+        at = np.minimum(np.searchsorted(causes.edge, edge), len(causes.edge) - 1)
+        shorter = np.minimum(causes.ns[at], 0.0).sum(axis=1)
+        least += np.where(causes.edge[at] == edge, shorter, 0.0)
+    return least
+
+
 def _in_level_order(
     contraction: Contraction, place: NarrowArray
 ) -> tuple[NarrowArray, IntArray, NarrowArray]:
@@ -245,8 +259,7 @@ def _in_level_order(
 
 def _slots(
     graph: Graph,
-    node: IntArray,
-    first: IntArray,
+    nodes_by_level: tuple[IntArray, IntArray, IntArray],
     waits: tuple[NarrowArray, IntArray],
     wanted: IntArray,
 ) -> tuple[NarrowArray, int]:
@@ -256,17 +269,16 @@ def _slots(
 
     Args:
         graph: The graph.
-        node: The nodes with incoming edges in the order of their levels.
-        first: The first edge of each of them.
+        nodes_by_level: The nodes with incoming edges in the order of their levels, the level of each,
+            and where the levels begin and the last one ends.
         waits: Waited edges, and the nodes that they are for.
         wanted: Nodes that are looked at in the end.
     """
-    levels = len(graph.level_bounds) - 1
+    node, level_of, borders = nodes_by_level
+    levels = len(borders) - 1
     last = _last_use(graph, waits)
     last[wanted] = levels
-    borders = np.searchsorted(first, graph.level_bounds)
-    own = np.repeat(np.arange(levels, dtype=np.int32), np.diff(borders))
-    last[node] = np.maximum(last[node], own)
+    last[node] = np.maximum(last[node], level_of)
     leaving = order_of(last)
     left = np.searchsorted(last[leaving], np.arange(levels + 1))
     slot = np.empty(graph.node_count, np.int32)

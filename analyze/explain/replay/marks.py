@@ -23,6 +23,7 @@ END, ISSUE, WAIT = 0, 1, 2
 
 Marks = dict[str, npt.NDArray[Any]]
 """Columns of marks: rank, step, mark, event, start_ns, end_ns."""
+_NEVER = np.iinfo(np.int64).min
 RELEASE_TOLERANCE_NS = 20_000
 """How far the end of an operation and the computing that it releases may lie apart."""
 
@@ -270,10 +271,12 @@ def _end_marks(windows: StepWindows, segments: pd.DataFrame) -> Marks:
     end = frame["end_ns"].to_numpy(np.int64)
     if not windows.chained:
         busy = segments["code"].to_numpy() != class_code(UNATTRIBUTED)
-        own = {name: segments[name].to_numpy()[busy] for name in ("rank", "step", "end_ns")}
+        own = {name: segments[name].to_numpy() for name in ("rank", "step", "end_ns")}
         # One row for neighbours of one step is enough: they are most of them.
         opens = np.flatnonzero(_differs(own["rank"]) | _differs(own["step"]))
-        ends = np.maximum.reduceat(own["end_ns"], opens) if len(opens) else own["end_ns"]
+        ends = np.where(busy, own["end_ns"], _NEVER)
+        ends = np.maximum.reduceat(ends, opens) if len(opens) else ends
+        opens, ends = opens[ends != _NEVER], ends[ends != _NEVER]
         last = pd.Series(ends).groupby([own["rank"][opens], own["step"][opens]]).max()
         row = pd.MultiIndex.from_frame(frame[["rank", "step"]])
         end = (

@@ -160,7 +160,8 @@ def build_program(
     marks, disorder = program_marks(windows, frame, own_join, ledger.segments, resolution_ns)
     joins = int(own_join.max()) + 1 if len(frame) else 0
     work_edges = np.flatnonzero(~marks["is_root"].to_numpy(bool)).astype(np.int32)
-    members = _members(marks, frame, events.replica_proxies)
+    issues = issued, issue = _issues(marks, len(frame))
+    members = _members(marks, frame, events.replica_proxies, issues)
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
     queue, wire_of_event = transfers_in_turn(marks, frame, own_join)
     if len(queue.join):
@@ -168,15 +169,14 @@ def build_program(
     wire = np.nan_to_num(wire_of_event)[marks["event"].to_numpy()[waits]]
     begin = _begin_of_joins(marks, members, queue, joins)
     wire, offset = _fit_waits(marks, begin, waits, wire)
-    is_issue, event = (marks["mark"] == ISSUE).to_numpy(), marks["event"].to_numpy()
-    issue = np.zeros(len(frame), np.int32)
-    issue[event[is_issue]] = np.flatnonzero(is_issue)
+    is_instant = np.zeros(len(marks), dtype=bool)
+    is_instant[issued[marks["work_ns"].to_numpy()[issued] == 0]] = True
     edges = ProgramEdges(
         is_root=marks["is_root"].to_numpy(bool),
         waits=waits,
         join=marks["join"].to_numpy(),
-        issue=issue[event[waits]],
-        is_instant=is_issue & (marks["work_ns"].to_numpy() == 0),
+        issue=issue[marks["event"].to_numpy()[waits]],
+        is_instant=is_instant,
         is_at_once=marks["work_ns"].to_numpy()[waits] == 0,
         wire_ns=wire,
         offset_ns=offset,
@@ -227,21 +227,37 @@ def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
     return narrow(join)
 
 
-def _members(marks: pd.DataFrame, frame: pd.DataFrame, held: ReplicaProxies) -> Members:
+def _issues(marks: pd.DataFrame, events: int) -> tuple[IntArray, IntArray]:
+    """Return the rows of the marks that issue something, and that of each event."""
+    rows = np.flatnonzero((marks["mark"] == ISSUE).to_numpy()).astype(np.int32)
+    issue = np.zeros(events, np.int32)
+    issue[marks["event"].to_numpy()[rows]] = rows
+    return rows, issue
+
+
+def _members(
+    marks: pd.DataFrame,
+    frame: pd.DataFrame,
+    held: ReplicaProxies,
+    issues: tuple[IntArray, IntArray],
+) -> Members:
     """Return who must have issued an operation before it can be complete.
 
     The members of a collective, both ends of a rendezvous, the send and the
     receive of a buffered pair (where the send itself completes alone), and who stands
     in for a member that is not in the capture.
+
+    Args:
+        marks: The marks, in program order.
+        frame: Communication events.
+        held: Who stands in for whom.
+        issues: As ``_issues`` returns them.
     """
-    is_issue = (marks["mark"] == ISSUE).to_numpy()
-    mark = np.flatnonzero(is_issue).astype(np.int32)
+    mark, issue = issues
     event = marks["event"].to_numpy()[mark]
     own = marks["join"].to_numpy()[mark]
     shared = frame["join"].to_numpy()[event] if len(frame) else own
     buffered = own != shared
-    issue = np.zeros(len(frame), np.int32)
-    issue[event] = mark
     return Members(
         np.concatenate([mark, mark[buffered], issue[held.event]]),
         np.concatenate([own, shared[buffered], held.join.astype(own.dtype)]),
@@ -269,6 +285,8 @@ def _fit_waits(
     """
     arrived = marks["start_ns"].to_numpy()[waits].astype(np.float64)
     recorded = marks["end_ns"].to_numpy()[waits].astype(np.float64)
-    begun = begin[marks["join"].to_numpy()[waits]]
-    fitted = np.minimum(wire, recorded - begun)
-    return fitted, recorded - np.maximum(arrived, begun + fitted)
+    end = begin[marks["join"].to_numpy()[waits]]
+    fitted = np.minimum(wire, recorded - end)
+    end += fitted
+    recorded -= np.maximum(arrived, end, out=end)
+    return fitted, recorded

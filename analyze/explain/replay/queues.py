@@ -20,6 +20,7 @@ import pandas as pd
 
 from ...align.communication.events import BLOCKING_NS
 from ...tables.arrays import FloatArray, IntArray
+from ...tables.sorting import order_of
 from .marks import ISSUE, WAIT
 
 
@@ -111,13 +112,13 @@ def _held_up(marks: pd.DataFrame, frame: pd.DataFrame, own_join: IntArray) -> pd
     kind, of_mark = marks["mark"].to_numpy(), marks["event"].to_numpy()
     issue = np.flatnonzero(kind == ISSUE)
     issue = issue[~frame["is_p2p"].to_numpy(bool)[of_mark[issue]]]
-    waited = np.full(len(frame), len(marks), np.int64)
+    waited = np.full(len(frame), len(marks), np.int32)
     wait = np.flatnonzero(kind == WAIT)
     waited[of_mark[wait]] = wait
     event = of_mark[issue]
-    rank = marks["rank"].to_numpy(np.int64)[issue]
-    # Marks are in program order, so a stable sort keeps that within a rank and a group.
-    order = np.argsort(rank * (int(group.max(initial=0)) + 1) + group[event], kind="stable")
+    rank = marks["rank"].to_numpy()[issue]
+    # Marks are in program order, so a stable order keeps that within a rank and a group.
+    order = order_of(rank.astype(np.int64) * (int(group.max(initial=0)) + 1) + group[event])
     event, issue, rank = event[order], issue[order], rank[order]
     same = (rank[1:] == rank[:-1]) & (group[event[1:]] == group[event[:-1]])
     is_held = same & (waited[event[:-1]] > issue[1:])

@@ -14,7 +14,7 @@ from ...align.communication.events import communication_events
 from ...align.steps.microbatch_work import FEATURES, known_work
 from ...align.steps.windows import StepWindows, step_windows
 from ...tables.arrays import IntArray
-from ...tables.classes import WAIT_CLASSES, WIRE_CLASSES, class_code
+from ...tables.classes import WAIT_CLASSES, WIRE_CLASSES, class_code, code_among
 from ...tables.intervals import covered_by_rank
 from ...tables.trace import Trace
 
@@ -92,7 +92,7 @@ def _communication_inside(
     codes = [class_code(name) for name in (*WAIT_CLASSES, *WIRE_CLASSES)]
     names = ("code", "rank", "start_ns", "end_ns")
     code, of_rank, low, high = (ledger.segments[name].to_numpy() for name in names)
-    rows = np.flatnonzero(np.isin(code, codes))
+    rows = np.flatnonzero(code_among(code, codes))
     if (np.diff(of_rank[rows]) < 0).any():
         rows = rows[np.argsort(of_rank[rows], kind="stable")]
     return covered_by_rank(of_rank[rows], (low[rows], high[rows]), rank, start, end)

@@ -6,12 +6,15 @@ import pytest
 
 from meshscope.analyze.tables.sorting import (
     FEWEST_ROWS,
+    MANY_VALUES,
     any_of_group,
     greatest_of_group,
+    last_begun,
     least_of_group,
     order_of,
     ranks_of_group,
     sorted_in_groups,
+    values_by_group,
 )
 
 ROWS = 2 * FEWEST_ROWS
@@ -78,3 +81,25 @@ def test_a_rank_counts_once_in_its_group(is_sorted):
     rank = np.sort(rank) if is_sorted else rank
     counted = pd.Series(rank).groupby(group).transform("nunique")
     assert ranks_of_group(rank, group).tolist() == counted.tolist()
+
+
+@pytest.mark.parametrize("groups", [3, 40, ROWS // 2])
+def test_medians_and_quantiles_are_of_the_known_values(groups):
+    """Fails when an unknown value counts, or a value of a neighbouring group."""
+    random = np.random.default_rng(5)
+    group = np.where(random.random(ROWS) < 0.3, random.integers(0, groups, ROWS), 2 * groups)
+    value = random.lognormal(size=ROWS)
+    value[(random.random(ROWS) < 0.1) | (group == 1)] = np.nan
+    assert np.bincount(group).max() > MANY_VALUES
+    found, expected = values_by_group(value, group), pd.Series(value).groupby(group)
+    there = np.unique(group)
+    assert found.known[there].tolist() == expected.count().tolist()
+    np.testing.assert_array_equal(found.median[there], expected.median())
+    for share in (0.1, 0.5, 0.37):
+        np.testing.assert_array_equal(found.quantile(share)[there], expected.quantile(share))
+
+
+def test_the_last_start_at_or_before_an_instant_counts():
+    """Fails when a start at the instant itself is left out, or one after it is taken."""
+    start, instants = np.array([2, 5, 5, 9]), np.array([0, 2, 4, 5, 8, 9, 12])
+    assert last_begun(start, instants).tolist() == [-1, 0, 0, 2, 2, 3, 3]
