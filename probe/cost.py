@@ -120,11 +120,7 @@ class CostMeter:
 
         It may go down: that the host was ahead is seen some steps later.
         """
-        return self.recurring_ns() + self.once_ns
-
-    def recurring_ns(self) -> int:
-        """Return the part of it that goes on from step to step."""
-        return COST_OVER_SEEN * (self.seen_ns() - self.hidden_ns)
+        return COST_OVER_SEEN * (self.seen_ns() - self.hidden_ns) + self.once_ns
 
     def frames_ns(self) -> int:
         """Return the part of it in module calls with nothing to record."""
@@ -159,7 +155,7 @@ class _Since:
 
     def __init__(self, meter: CostMeter) -> None:
         self._meter = meter
-        self._before = (now_ns(), meter.recurring_ns(), meter.samples())
+        self._before = (now_ns(), meter.total_ns() - meter.once_ns, meter.samples())
 
     def now(self) -> tuple[int, int, int]:
         """Return the time (1 ns at least), what the hooks took of it, ns, and how many calls were timed."""
@@ -167,7 +163,7 @@ class _Since:
         meter = self._meter
         return (
             max(now_ns() - before_ns, 1),
-            meter.recurring_ns() - taken_ns,
+            meter.total_ns() - meter.once_ns - taken_ns,
             meter.samples() - sampled,
         )
 
