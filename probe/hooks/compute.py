@@ -145,7 +145,11 @@ def _module_call(
         else:
             return original(module, *args, **kwargs)
         calls.note(module)
-        return compute_span(source, place, original, (module, *args), kwargs, entered_ns)
+        if activity.observer is None or around is not None:
+            return compute_span(source, place, original, (module, *args), kwargs, entered_ns)
+        result = compute_span(source, place, original, (module, *args), kwargs, entered_ns)
+        _observe_result(activity, source, result)
+        return result
 
     return wraps(original)(module_call)
 
@@ -164,6 +168,15 @@ def _count(
         activity.tokens += tokens
         if activity.observer is not None:
             activity.observer.add_tokens(tokens)
+    except Exception as error:  # noqa: BLE001 - counted; training goes on
+        source.failed(error)
+
+
+def _observe_result(activity: Activity, source: Source, result: Any) -> None:
+    """Hand the result of an outermost call on to who observes the step."""
+    try:
+        if activity.observer is not None:
+            activity.observer.note_result(result)
     except Exception as error:  # noqa: BLE001 - counted; training goes on
         source.failed(error)
 

@@ -86,10 +86,10 @@ class WorkObserver:
     def _begin(self) -> None:
         self._parts: dict[int, _Part] = {}
         self._roots: list[Any] = []
-        self._vocabularies: set[int] = set()
+        self._vocabularies: dict[int, Any] = {}
         self._tokens = 0
         self._trained = self._forward_only = self._layers = 0.0
-        self._trains = self._is_odd = self._has_head = False
+        self._trains = self._is_odd = self._has_head = self._is_head_called = False
 
     def wants(self, step: int) -> bool:
         """Tell whether a step is to be observed."""
@@ -112,7 +112,7 @@ class WorkObserver:
         """
         entered_ns = now_ns()
         if around is None:
-            self._trains = grads
+            self._trains, self._is_head_called = grads, False
         part = self._parts.get(id(module))
         if part is None and around is None:
             self._meet(module)
@@ -123,6 +123,27 @@ class WorkObserver:
         elif part is not None:
             part.has_run = True
         self._taken_ns += now_ns() - entered_ns
+
+    def note_result(self, result: Any) -> None:
+        """Note what an outermost call returned: logits without the call of a head come of a function.
+
+        One that multiplies with the weights of an embedding, as tied heads do.
+        """
+        if self._is_head_called:
+            return
+        for given in _tensors(_values_of(result)):
+            vocabulary = given.shape[-1] if given.dim() > 1 else 0
+            embedding = self._vocabularies.get(vocabulary)
+            # Of a vocabulary as large as the model is wide, hidden states look like logits.
+            if embedding is None or vocabulary == embedding.embedding_dim:
+                continue
+            rows, weights = given.numel() // vocabulary, vocabulary * embedding.embedding_dim
+            trained = given.requires_grad * (1 + embedding.weight.requires_grad)
+            products = rows * weights * (_NO_GRADIENT + trained)
+            self._trained += products * self._trains
+            self._forward_only += products * (not self._trains)
+            self._has_head = True
+            return
 
     def step_ended(self) -> None:
         """Take what the step had; tell the result once there is enough of it.
@@ -157,7 +178,7 @@ class WorkObserver:
             self._parts.setdefault(id(own), _Part(own))
             # What a module does not have takes it long to say.
             if isinstance(rows := vars(own).get("num_embeddings"), int):
-                self._vocabularies.add(rows)
+                self._vocabularies[rows] = own
         for part in list(self._parts.values()):
             # The last product of attention is made without a call of the module that holds its weights.
             if part.weights and "in_proj_weight" in part.module._parameters:
@@ -187,7 +208,8 @@ class WorkObserver:
             self._trained += rows * part.weights * parts
         else:
             self._forward_only += rows * part.weights * parts
-        self._has_head |= getattr(part.module, "out_features", 0) in self._vocabularies
+        if getattr(part.module, "out_features", 0) in self._vocabularies:
+            self._has_head = self._is_head_called = True
 
     @staticmethod
     def _gradients(part: _Part, given: Any) -> int:
@@ -309,6 +331,13 @@ def _is_crossed(part: _Part, args: Any) -> bool:
     """Tell whether an attention has other rows of keys than of queries."""
     has_keys = "in_proj_weight" in part.module._parameters and len(args) > 1
     return bool(has_keys and args[1].shape != args[0].shape)
+
+
+def _values_of(result: Any) -> Iterable[Any]:
+    """Return what a call returned, one by one."""
+    if isinstance(result, Mapping):
+        return result.values()
+    return result if isinstance(result, tuple | list) else (result,)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Any]:

@@ -69,6 +69,22 @@ class Fused(Model):
         return x @ self.head.weight.T
 
 
+class Tied(Model):
+    """Multiplies with its embedding in a function of its own, and returns logits under a name."""
+
+    def __init__(self):
+        """Make it, without a head."""
+        super().__init__()
+        del self.head
+
+    def forward(self, ids):
+        """Return logits."""
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+        return {"logits": nn.functional.linear(x[:, -4:], self.embedding.weight)}
+
+
 def low_rank():
     """Return a model whose weights are frozen, with a pair of small matrices beside one of them."""
     model = Model().requires_grad_(requires_grad=False)
@@ -165,6 +181,18 @@ def test_a_reference_model_counts_forward_only():
         return model(IDS).sum() + kept
 
     assert observed(step, model)["ran_products"] * 6 * IDS.numel() == counted_flops(step)
+
+
+def test_logits_of_a_tied_embedding_are_a_product():
+    """Fails when the head of a model that has no module for it is left out, or its MFU unknown."""
+    model = Tied()
+
+    def step():
+        return model(IDS)["logits"].sum()
+
+    found = observed(step, model)
+    assert found["ran_products"] * 6 * IDS.numel() == counted_flops(step)
+    assert "headless" not in found
 
 
 def test_weights_that_multiply_unseen_leave_it_open():
