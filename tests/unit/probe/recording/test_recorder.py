@@ -64,7 +64,7 @@ def test_every_kind_of_event_reaches_its_table(make_recorder, run_path):
     assert tables["collective"].to_pylist() == [
         {
             "rank": 1, "step": 4, "group_id": "7", "axis": "tp", "kind": "broadcast", "seq": 9,
-            "size_bytes": 64, "dtype": "bfloat16", "issue_ns": 105, "start_ns": 105,
+            "size_bytes": 64, "dtype": "bfloat16", "root": None, "issue_ns": 105, "start_ns": 105,
             "end_ns": 120, "wait_start_ns": 110, "wait_end_ns": 121,
             "device_dur_ns": None, "source": "host_blocking", "event_id": event,
         }
