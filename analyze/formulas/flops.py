@@ -162,8 +162,8 @@ def _as_it_ran(known: KnownModel, model: ModelDescription, run: Mapping[str, obj
     """Return a model with what was seen to run of it; none where that is needed and not known."""
     split = [axis for axis in ("tp", "pp", "ep") if (run.get(axis) or 1) != 1]
     if split:
-        # A rank sees its own part alone.
-        model = replace(model, ran_products=0.0, ran_layers=0.0)
+        # A rank sees its own part alone, which may have no head.
+        model = replace(model, ran_products=0.0, ran_layers=0.0, headless=False, varies=False)
         if model.counted:
             return KnownModel(None, message("lacks.whole_model", axes=split))
     if not model.ran_products and (doubt := _doubt(model)) is not None:

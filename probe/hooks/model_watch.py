@@ -7,6 +7,7 @@ of two dimensions; its size is what this rank trains on. Nothing is imported for
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..schema.model.fields import model_fields
 from .model_modules import fields_of_modules
 from .work_observer import doubts_of
 
+_STAGE_MODULE = "torch.distributed.pipelining.stage"
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "model")
 """Attributes by which wrappers hold the module that they wrap."""
 _CONFIGURATIONS = ("config", "model_config", "model_args")
@@ -68,7 +70,9 @@ class ModelWatch:
             if fields is not None:
                 ModelDescription.from_fields(fields)
                 self._learn({"model": fields})
-                if self._is_whole and (doubts := doubts_of(module)):
+                # A stage infers its shapes by a call before any schedule is known; most have no head.
+                is_whole = self._is_whole and _STAGE_MODULE not in sys.modules
+                if is_whole and (doubts := doubts_of(module)):
                     self._learn({"observed": doubts})
         except ConfigError:
             return  # MFU stays unknown: a model that no formula counts.

@@ -154,6 +154,7 @@ def test_a_run_killed_in_the_middle_of_a_step_is_diagnosed(tmp_path: Path):
     process.stdout.close()
     process.wait(timeout=60)
     result = diagnose(load_trace(tmp_path / "killed"))
-    assert result.run["last_step"] >= 19
+    # Of a slow machine's later steps less is recorded, so the account may end before.
+    assert [attempt["last_step"] >= 19 for attempt in result.run["attempts"]] == [True]
     assert sum(bar.frac for bar in result.waterfall) == pytest.approx(1.0, abs=1e-9)
     assert any("killed" in limit for limit in texts(result.limits))
