@@ -214,3 +214,18 @@ def test_a_restart_that_fails_before_its_first_step_says_so():
     assert str(found.claim) == (
         "The job died: rank 0 ended first (RuntimeError), before the first step of attempt 2 ended"
     )
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_what_was_not_recorded_at_the_end_is_said(is_recorded):
+    """A mismatch in a step beyond the budget of the probe would look like a crash of who noticed it first."""
+    trace = job({rank: (rank * 100, SIGABRT, None) for rank in range(3)})
+    progress = trace.frame("progress").to_dict("records")
+    if not is_recorded:
+        progress = [{**row, "issued_seq": None, "completed_seq": None} for row in progress]
+    table = PROGRESS.conform(pa.Table.from_pylist(progress))
+    (found,) = how_it_ended(trace.with_tables({"progress": table}), None)
+    said = [line for line in texts(found.evidence) if "MESHSCOPE_COST_BUDGET_PPM=0" in line]
+    assert [line.split(".")[0] for line in said] == (
+        [] if is_recorded else ["Not recorded: the last communication of ranks 0, 1 and 2"]
+    )
