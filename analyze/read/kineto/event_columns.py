@@ -88,6 +88,8 @@ class ColumnSpill:
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+LAUNCH_CALLS = re.compile(r".*launch", re.IGNORECASE)
+"""Calls of a host that give a device work, of any runtime."""
 CATEGORIES = tuple(KernelCategory)
 """What the category codes of device activities stand for."""
 INTERFACES = tuple(DeviceInterface)

@@ -25,7 +25,7 @@ from meshscope.probe.schema.printable import printable
 
 from ...wording.limits import Limit
 from ...wording.message import message
-from .event_columns import Events, IntArray, RoledEvents
+from .event_columns import LAUNCH_CALLS, Events, IntArray, RoledEvents
 
 _UPDATE = re.compile(r"Optimizer\.step#")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
@@ -34,7 +34,6 @@ _OF_LIBRARIES = re.compile(r"Optimizer\.|nccl:|gloo:|enumerate\(DataLoader|## |P
 _NUMBER = re.compile(r"\d+")
 _LEAST_COVER = 0.9
 """Share of the time from the first to the last repetition, or of all launches, that notes of steps cover."""
-_LAUNCHES = re.compile(r".*launch", re.IGNORECASE)
 
 
 class FoundSteps(msgspec.Struct, frozen=True):
@@ -132,7 +131,7 @@ def _stem(name: str) -> str:
 
 def _launches(roles: RoledEvents) -> IntArray:
     """Return when the host launched work of a device."""
-    codes = np.array(sorted(roles.names_like(_LAUNCHES)), dtype=np.int64)
+    codes = np.array(sorted(roles.names_like(LAUNCH_CALLS)), dtype=np.int64)
     parts = (part.start[np.isin(part.name, codes)] for part in roles.launch.parts())
     return np.concatenate([np.empty(0, np.int64), *parts])
 

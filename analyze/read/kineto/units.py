@@ -14,7 +14,6 @@ A copy carries its size and its rate, and with them its length in seconds: one i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,7 +22,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 
 from ...wording.message import Message, message
 from ..far_times import IntArray
-from .event_columns import Events, RoledEvents, SpilledEvents
+from .event_columns import LAUNCH_CALLS, Events, RoledEvents, SpilledEvents
 from .stamps import EXPORT_AGAIN
 
 _LEAST = 20
@@ -39,7 +38,6 @@ _ROUNDED_NS = 1_000
 """Old profilers write whole microseconds: zero is then a short time, and no other unit."""
 _OTHER_RATE = 100.0
 """How many times longer, or shorter, than its size and rate say a copy is in another unit."""
-_LAUNCHES = re.compile(r".*launch", re.IGNORECASE)
 
 
 def refuse_other_unit(roles: RoledEvents, where: str) -> None:
@@ -107,7 +105,7 @@ def _by_copies(device: Events, launch: IntArray) -> Message | None:
 
 def _launches(roles: RoledEvents) -> IntArray:
     """Return the lengths of the calls that launch kernels, without those of no length."""
-    codes = np.array(sorted(roles.names_like(_LAUNCHES)), dtype=np.int64)
+    codes = np.array(sorted(roles.names_like(LAUNCH_CALLS)), dtype=np.int64)
     return _lengths(roles.launch, codes)
 
 
