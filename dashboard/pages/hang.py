@@ -145,7 +145,10 @@ def _stands_in(row: Row) -> str:
     """Return the operation that a rank waits in; of one that does not wait what it issued last."""
     if row["operation"] is not None:
         return str(row["operation"])
-    return f"none; last {row['last_issued']}" if row["last_issued"] else "none recorded"
+    if not row["last_issued"]:
+        return "none recorded"
+    found = "not recorded; last known" if row["is_unknown"] else "none; last"
+    return f"{found} {row['last_issued']}"
 
 
 def _code(row: Row) -> Component:

@@ -14,9 +14,11 @@ import pandas as pd
 import pyarrow as pa
 
 from meshscope.probe.schema.sampling import is_recorded
+from meshscope.probe.schema.standstill_tables import NO_GROUP
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import CaptureLevel, Direction
 
+from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
 from .notes import standstill_notes
@@ -49,6 +51,13 @@ def unheard_ranks(tables: Mapping[str, pa.Table]) -> frozenset[int]:
             if not is_recorded(max(int(done.get(rank, -1)) + 1 - begun, 0), one_in)
         }
     return frozenset({*last.loc[silent, "rank"].tolist(), *left_out})
+
+
+def unknown_at_the_end(trace: Trace) -> list[int]:
+    """Return the ranks of which nothing tells what they had issued when the job ended."""
+    progress = trace.frame("progress")
+    of_group = progress[progress["group_id"] != NO_GROUP]
+    return sorted(map(int, of_group.loc[of_group["issued_seq"].isna(), "rank"].unique()))
 
 
 def counted_collectives(

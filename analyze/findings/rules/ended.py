@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from meshscope.probe.schema.standstill_tables import NO_GROUP
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.ended import ends_of_ranks
+from ...account.hangs.unrecorded_ranks import unknown_at_the_end
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...tables.trace import Trace
@@ -62,17 +62,10 @@ def how_it_ended(trace: Trace, step_time_ns: float | None) -> Iterator[Finding]:
     found = tuple(hang_findings(trace, step_time_ns))
     if not any(finding.is_end for finding in found):
         found = (*_ended(trace), *found)
-    unseen = _unseen_operations(trace)
+    unknown = unknown_at_the_end(trace)
+    unseen = [message("crash.unseen_operations", ranks=unknown)] if unknown else []
     for own in found:
         yield replace(own, evidence=(*own.evidence, *unseen)) if own.is_end else own
-
-
-def _unseen_operations(trace: Trace) -> tuple[Message, ...]:
-    """Say which ranks did not record the communication of their last step: how they differ in it is unknown."""
-    progress = trace.frame("progress")
-    of_group = progress[progress["group_id"] != NO_GROUP]
-    ranks = sorted(map(int, of_group.loc[of_group["issued_seq"].isna(), "rank"].unique()))
-    return (message("crash.unseen_operations", ranks=ranks),) if ranks else ()
 
 
 def _ended(trace: Trace) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from meshscope.probe.schema.terms import FindingKind
 from ...account.hangs.ended import ends_of_ranks, waited_until_ns
 from ...account.hangs.hang import OpenOperation, OpKey, WaitGraph, wait_graph
 from ...account.hangs.stacks import stack_places
+from ...account.hangs.unrecorded_ranks import unknown_at_the_end
 from ...align.steps.last_records import last_records_ns
 from ...findings.location import ranks_named
 from ...findings.rules.ended import way_words
@@ -155,7 +156,7 @@ def _ranks(
     last = _last_issued(trace)
     process = _processes(trace)
     standing_in = {} if graph is None else _stands_in(graph)
-    roles = _roles(graph, ends)
+    roles, unknown = _roles(graph, ends), unknown_at_the_end(trace)
     rows = []
     for rank in ranks:
         found, role = standing_in.get(rank), roles.get(rank)
@@ -165,9 +166,10 @@ def _ranks(
                 "rank": rank,
                 **{axis: at.get(rank, {}).get(axis, -1) for axis in ("pp", "dp", "tp")},
                 "host": trace.host_of(rank),
-                "role": role or ("waits" if found else "not waiting"),
+                "role": role or ("waits" if found else _idle_role(rank, unknown)),
                 "is_culprit": role in _CULPRITS,
                 "operation": None if found is None else moments.words[found.key],
+                "is_unknown": found is None and rank in unknown,
                 "waited_ns": None if found is None else moments.until_ns - found.since_ns[rank],
                 "places": [] if found is None else moments.sites_of(found.key, [rank]),
                 "function": own.get("function"),
@@ -178,6 +180,11 @@ def _ranks(
             }
         )
     return sorted(rows, key=lambda row: (not row["is_culprit"], row["operation"] is None))
+
+
+def _idle_role(rank: int, unknown: list[int]) -> str:
+    """Return the part of a rank that is in no recorded operation."""
+    return "not recorded" if rank in unknown else "not waiting"
 
 
 _CULPRITS = (

@@ -2,11 +2,13 @@
 
 from signal import SIGKILL, SIGTERM
 
+import pyarrow as pa
 import pytest
 from tests.tables import trace_of
 
 from meshscope.analyze.findings.rules.hang import hang_findings
 from meshscope.analyze.output.json.standstill import standstill_to_json
+from meshscope.probe.schema.standstill_tables import PROGRESS
 
 SECOND = 10**9
 BEGAN = 100 * SECOND
@@ -124,3 +126,16 @@ def test_a_capture_without_an_end_is_no_all_clear(origin, state):
     found = standstill_to_json(trace, ())
     assert found["state"] == state
     assert not found["ranks"]
+
+
+def test_who_recorded_nothing_at_the_end_is_not_said_to_be_in_nothing():
+    """A rank in a step that was left out would look as if it waited for nobody."""
+    trace = broken_off(statuses=dict.fromkeys(range(3), SIGKILL))
+    progress = trace.frame("progress").assign(issued_seq=None)
+    table = PROGRESS.conform(pa.Table.from_pandas(progress, preserve_index=False))
+    ranks = standstill_to_json(trace.with_tables({"progress": table}), [])["ranks"]
+    assert {(row["role"], row["is_unknown"], row["operation"]) for row in ranks} == {
+        ("not recorded", True, None)
+    }
+    known = standstill_to_json(trace, [])["ranks"]
+    assert not any(row["is_unknown"] for row in known)
