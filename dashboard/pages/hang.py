@@ -177,7 +177,7 @@ def _ended(row: Row) -> str:
 def _operations(run: LoadedRun, operations: Sequence[Row], state: ViewState) -> Component:
     title = "Open operations"
     if not operations:
-        return card(title, [empty("Nothing was open", _OPEN)])
+        return card(title, [empty("No open operation is on record", _OPEN)])
     rows = [
         [
             html.Span(row["operation"]),
