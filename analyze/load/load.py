@@ -32,6 +32,7 @@ from ..wording.message import message
 from .call_places import call_places
 from .ingested import is_ingested, read_ingested, rows_by_rank
 from .kept_tables import is_closed, read_kept
+from .noted_collectives import noted_collectives
 from .pair_calls import pairs_at_the_end
 from .passes import FOREIGN, OWN, passed
 from .possible_times import with_possible_times
@@ -106,6 +107,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
     progress = progress_at_the_end(capture.tables, capture.rank_manifests, capture.last_seen)
     calls = pairs_at_the_end(path, capture.tables["collective"]) if progress.num_rows else None
     standing = standing_at_the_end(capture.tables["step"], capture.rank_manifests)
+    noted = noted_collectives(capture.tables["step"], capture.rank_manifests)
     clocks = _clocks(capture.rank_manifests)
     hosts = named_as_clocks(capture.tables, capture.host_manifests, capture.rank_manifests, clocks)
     return Trace(
@@ -115,7 +117,7 @@ def _from_capture(path: Path, capture: RunCapture) -> Trace:
         ranks=capture.ranks,
         tables=capture.tables
         | hosts
-        | {"progress": progress, "standing": standing}
+        | {"progress": progress, "standing": standing, "noted_collective": noted}
         | {"call_place": call_places(capture.rank_manifests)}
         | ({} if calls is None else {"collective_call": calls}),
         limits=(

@@ -38,7 +38,7 @@ from .executors import Executor
 from .segments import ranks_of_run, step_bounds
 
 _BY_RANK = tuple(spec.name for spec in TABLES.values() if "rank" in spec.column_names())
-_KEPT_WHOLE = ("recording", "progress", "standing")
+_KEPT_WHOLE = ("recording", "progress", "standing", "noted_collective")
 """Tables that tell of the run or of its end, whatever steps are kept."""
 
 

@@ -17,7 +17,7 @@ from .trace import Trace
 
 _OF_THE_WHOLE = frozenset({"recording"})
 """Tables that tell of the run, though they have a step."""
-_OF_THE_END = ("progress", "standing")
+_OF_THE_END = ("progress", "standing", "noted_collective")
 """The tables that tell where a run broke off."""
 _FORM = re.compile(r"(\d{0,15}):(\d{0,15})")
 _LARGEST = (1 << 62) - 1

@@ -5,6 +5,8 @@ As ``compat``: each function returns what one hook needs, or says why it cannot.
 
 from __future__ import annotations
 
+import pickle
+import sys
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
@@ -141,3 +143,27 @@ def enable_device_timing(process_group: Any) -> None:
 def device_duration_ns(work: Any) -> int | None:
     """Return how long a work took on the device, None while it is not complete."""
     return int(work._get_duration() * 1e6) if work.is_completed() else None
+
+
+def process_group_named(name: str) -> Any:
+    """Return the process group that torch gave a name, None if there is none any more."""
+    from torch.distributed import distributed_c10d
+
+    resolve = getattr(distributed_c10d, "_resolve_process_group", None)
+    try:
+        return None if resolve is None else resolve(name)
+    except (RuntimeError, ValueError, KeyError):
+        return None
+
+
+def recorded_operations() -> list[dict[str, Any]]:
+    """Return the operations on CPU tensors that PyTorch's own recorder holds, the newest last; [] where it has none.
+
+    Without their stacks: the first look at one reads the debug information of libraries, for seconds. Those
+    of a device are left alone, as their recorder asks the device how far they are.
+    """
+    dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace", None)
+    if dump is None:
+        return []
+    content = dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+    return list(pickle.loads(content)["entries"])

@@ -99,7 +99,9 @@ class RankControl:
             tell(f"rank {rank} has no control socket: {error}")
             return
         self._server = server
-        self._siblings = SiblingWatch(run_path, path, self._alive, _ranks_here(environment))
+        self._siblings = SiblingWatch(
+            run_path, path, self._alive, self._sibling_died, _ranks_here(environment)
+        )
         self._siblings.start()
         atexit.register(self.close)
         try:
@@ -138,6 +140,11 @@ class RankControl:
         recording = self.switch.recording
         if recording is not None:
             recording.give_sign_of_life(time_ns)
+
+    def _sibling_died(self) -> None:
+        recording = self.switch.recording
+        if recording is not None:
+            recording.note_operations()
 
 
 def _remove(pointer: Path) -> None:

@@ -51,16 +51,23 @@ class SiblingWatch:
         run_path: The run directory.
         socket: The control socket of the rank that watches.
         alive: Called with the time while it outlives one that has ended.
+        died: Called when one has ended, unless with status 0: the launcher may end this one a moment later.
         ranks: Ranks of this host; None if that is not known.
     """
 
     def __init__(
-        self, run_path: Path, socket: Path, alive: Callable[[int], None], ranks: int | None = None
+        self,
+        run_path: Path,
+        socket: Path,
+        alive: Callable[[int], None],
+        died: Callable[[], None],
+        ranks: int | None = None,
     ) -> None:
         self._run_path = run_path
         self._own = endpoint_at(socket)
         self._sockets = socket.parent
         self._alive = alive
+        self._died = died
         self._expected = MOST_WATCHED if ranks is None else min(MOST_WATCHED, ranks - 1)
         self._watched: dict[int, tuple[OwnDescriptor, Endpoint]] = {}
         self._ended: set[Endpoint] = set()
@@ -112,6 +119,8 @@ class SiblingWatch:
                 self._alive(time_ns)
             for end in ended:
                 self._note(end)
+            if any(end.status != 0 for end in ended):
+                self._died()
         for descriptor, _ in self._watched.values():
             descriptor.close()
 

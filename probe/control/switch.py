@@ -99,6 +99,10 @@ class Recording(Protocol):
     def coverage(self) -> Mapping[str, str]:
         """Why a source does not record, by source."""
 
+    @property
+    def note_operations(self) -> Callable[[], None]:
+        """What notes the operations issued last, where they are not recorded; any thread."""
+
     def prepare(self) -> None:
         """Open files; any thread."""
 

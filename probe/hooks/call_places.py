@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -72,7 +73,7 @@ class CallPlaces:
         noted = self._noted[key]
         if len(noted) >= MOST_PLACES:
             return
-        frame = _of_program(sys._getframe(1))
+        frame = frame_of_program(callers_of(sys._getframe(1)))
         if frame is None or any(one[: len(call)] == call for one in noted):
             return
         place = [frame.f_code.co_qualname, frame.f_code.co_filename, frame.f_lineno or 0]
@@ -85,20 +86,29 @@ class CallPlaces:
         self._capture.recorder.wake()
 
 
-def _of_program(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost function of the program's own files; of others if there is none; None without any.
-
-    Others are those of installed packages, whose wrappers around torch would give one line to all calls.
-    """
-    other = None
+def callers_of(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that called it, the innermost first."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
-            break
+            return
+        yield frame
+        frame = frame.f_back
+
+
+def frame_of_program(frames: Iterable[FrameType]) -> FrameType | None:
+    """Return the innermost frame in the program's own files; of others if there is none; None without any.
+
+    Others are those of installed packages, whose wrappers around torch would give one line to all calls.
+
+    Args:
+        frames: The innermost first.
+    """
+    other = None
+    for frame in frames:
         name = str(frame.f_globals.get("__name__", ""))
         if name != "torch" and not name.startswith(_BETWEEN):
             file = frame.f_code.co_filename
             if not file.startswith(_NO_PROGRAM) and not any(part in file for part in _INSTALLED):
                 return frame
             other = other or frame
-        frame = frame.f_back
     return other

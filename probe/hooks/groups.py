@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..compat.works import process_group_named
 from ..schema.records import DIRECTION_CODES
 from ..schema.terms import Axis, CollectiveKind, Direction
 from .base import Capture
@@ -222,6 +223,21 @@ class GroupTable:
             if process_group is not None and group is not None and id(group) in names:
                 found[names[id(group)]] = _operations_so_far(process_group)
         return {group_id: count for group_id, count in found.items() if count}
+
+    def ids_of(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the ids of groups that are alive by the names that torch gives them; any thread.
+
+        One without an operation so far is met now.
+        """
+        alive = [reference() for reference in list(self._references.values())]
+        objects = {one.group_name: one for one in alive if one is not None}
+        found = {}
+        for name in names:
+            process_group = objects.get(name) or process_group_named(name)
+            if process_group is not None:
+                group = self.by_object.get(id(process_group)) or self.meet(process_group)
+                found[name] = _group_id(name, group.ranks)
+        return found
 
     def watch(self, act: Callable[[Any], None] | None) -> None:
         """Call something with each process group, those seen before and those to come."""

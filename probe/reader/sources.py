@@ -22,6 +22,7 @@ SOURCES = (
         "group_making",
         "levels",
         "standstill",
+        "last_operations",
         "hooks",
         "session",
         "uncompiled",

@@ -31,6 +31,10 @@ STANDSTILL_KEY = "standstill"
 """Annotation of a rank: when a step had lasted for long (``time_ns``), and what was the same there at two
 looks: how many ``collectives`` it had issued, by group, where they were not recorded, and the ``stack`` of the
 training thread, the innermost first; ``goes_on`` if it moved within that."""
+LAST_OPERATIONS_KEY = "last_operations"
+"""Annotation of a rank: when (``time_ns``) it noted its newest collectives because they were not recorded: the
+``entries`` of PyTorch's own recorder, with the id of the group in place of its name, and how many ``collectives``
+each group had issued; the ``error`` that ended the program, if one did, and its ``place``: function, file, line."""
 CALL_PLACES_KEY = "collectives.places"
 """Annotation of a rank: where it issued collectives it had not issued before: lists of group index, position of the
 kind, element type, bytes, function, file and line."""

@@ -1,9 +1,11 @@
 """The tables of a capture that broke off: how far its ranks came, and where they stood."""
 
 from .columns import RANK, Column, TableSpec, ns_column
+from .imported_tables import COLLECTIVE_CALL
 
 NO_GROUP = ""
 """The group in the row of a rank of which no collective was recorded."""
+_OF_CALL = ("input_bytes", "output_bytes", "input_splits", "output_splits", "elements", "place")
 
 PROGRESS = TableSpec(
     "progress",
@@ -72,5 +74,31 @@ STANDING = TableSpec(
             "whether the thread went on within it between two looks; else it stood still",
         ),
         ns_column("time_ns", "when it was looked at for the second time"),
+    ),
+)
+
+NOTED_COLLECTIVE = TableSpec(
+    "noted_collective",
+    "one of the last collectives of a rank that the probe did not record, by the recorder of PyTorch itself",
+    (
+        RANK,
+        Column("group_id", "category", "id", "process group"),
+        Column(
+            "seq",
+            "int64",
+            "id",
+            "position among the collectives of its group, as the backend counts",
+        ),
+        Column("kind", "category", "1", "CollectiveKind"),
+        Column("size_bytes", "int64", "bytes", "message size"),
+        Column("dtype", "category", "1", "element type of the message", nullable=True),
+        Column(
+            "is_open",
+            "bool",
+            "1",
+            "whether it had not ended; true for all of a rank that an exception ended, as it may have ended any of them",
+        ),
+        ns_column("time_ns", "when it was noted"),
+        *(column for column in COLLECTIVE_CALL.columns if column.name in _OF_CALL),
     ),
 )

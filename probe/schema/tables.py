@@ -14,7 +14,7 @@ from .imported_tables import (
     PYTHON_CALL,
     TRANSFER_CALL,
 )
-from .standstill_tables import PROGRESS, STANDING
+from .standstill_tables import NOTED_COLLECTIVE, PROGRESS, STANDING
 from .summary_tables import ATTEMPT, CALL_PLACE, COMMUNICATION_SUM, RECORDING
 
 FORMAT_VERSION = 4
@@ -375,6 +375,7 @@ TABLES: dict[str, TableSpec] = {
         ATTEMPT,
         PROGRESS,
         STANDING,
+        NOTED_COLLECTIVE,
         CALL_PLACE,
         NAME,
         KERNEL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..clock import now_ns
 from ..compat.absent import NotApplicableError, UnsupportedError, error_reason
@@ -133,6 +133,11 @@ class HookSet:
         """Return how many collectives were issued on each group that was seen, by its id; any thread."""
         groups = None if self._collectives is None else self._collectives.groups
         return {} if groups is None else groups.operations_so_far()
+
+    def ids_of_groups(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the ids of process groups by the names that torch gives them; any thread."""
+        groups = None if self._collectives is None else self._collectives.groups
+        return {} if groups is None else groups.ids_of(names)
 
     def silence(self) -> None:
         """Leave every patch in place, and have none of them record any more; any thread."""

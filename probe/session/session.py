@@ -37,9 +37,11 @@ from ..schema.errors import MeshscopeError
 from ..schema.manifest import TRAINING_STEP_KEY
 from ..schema.terms import SpanKind
 from ..settings.config import MOST_OPEN_S, ProbeConfig
+from ..watches.exceptions import ExceptionWatch
 from ..watches.imports import ImportWatch
 from .comparison import Comparison
 from .hook_set import HookSet
+from .last_operations import LastOperations
 from .level_control import LevelControl
 from .standstill import StandstillWatch
 
@@ -78,6 +80,7 @@ class Session:
     Attributes:
         run_path: The run directory; None until the rank is known.
         rank: Global rank; -1 until it is known.
+        note_operations: Notes what was issued last, where that is not recorded; any thread.
     """
 
     def __init__(
@@ -113,6 +116,10 @@ class Session:
         self._pid = os.getpid()
         self._levels = LevelControl(self._capture)
         self._hooks = HookSet(self._capture, self._watch, self._facts, self._at_border)
+        self.note_operations = LastOperations(
+            self._capture, self._hooks.ids_of_groups, self._hooks.operations_so_far
+        ).note
+        self._exceptions = ExceptionWatch(self.note_operations, self._source)
         self._sequences = SequenceStatements(self._capture)
         self._comparison: Comparison | None = None
         self._claim: Claim | None = None
@@ -146,6 +153,7 @@ class Session:
         """Open the recorder if the rank is known already."""
         atexit.register(self.close)
         watch_unhandled()
+        self._exceptions.start()
         if identify(os.environ) is not None:
             self._open()
 
@@ -168,6 +176,7 @@ class Session:
 
     def _take_out(self) -> None:
         self._watch.stop()
+        self._exceptions.stop()
         self._listeners.hooks_gone(self._source.failed)
         if self._early.has_spans or self._facts.waiting:
             # Nobody ever said who we are, so this is a job of one process.
@@ -252,6 +261,7 @@ class Session:
         """
         self._closed = True
         self._watch.stop()
+        self._exceptions.stop()
         self._hooks.silence()
         self._capture.activity.listen = False
         self._capture.recorder = NullRecorder(self.rank)
@@ -362,7 +372,9 @@ class Session:
         full = FullRecords(config.full_first_steps, config.full_every_steps)
         assert self.run_path is not None
         watch = DisableWatch(self.run_path, self._tell_disabled)
-        standstill = StandstillWatch(self._capture, self._hooks.operations_so_far)
+        standstill = StandstillWatch(
+            self._capture, self._hooks.operations_so_far, self.note_operations
+        )
         if config.cost_budget_ppm and not config.compare_window_steps:
             self._levels.order.open(self.run_path)
 

@@ -4,8 +4,8 @@ The ring tells the last collective of a rank that hangs, but not what its progra
 the next one. So where a step takes far longer than steps do, the thread that writes looks twice at what
 the training thread is in, and notes what it has not left in between in the rank's manifest. While
 a run over its budget leaves communication out, the ring does not tell the collective either. Backends
-count them by themselves; a count that was the same at both looks is noted too. (Ranks that go on
-are read at different moments, and would look as if one was behind another.)
+count them by themselves; a count that was the same at both looks is noted too, and so are the operations of
+``last_operations``. (Ranks that go on are read at different moments, and would look as if one was behind another.)
 """
 
 from __future__ import annotations
@@ -92,16 +92,23 @@ class _Seen(NamedTuple):
 class StandstillWatch:
     """Looks now and then at a step that lasts for long, and notes what has not changed."""
 
-    def __init__(self, capture: Capture, counts: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        counts: Callable[[], Mapping[str, int]],
+        note_operations: Callable[[], None],
+    ) -> None:
         """Prepare.
 
         Args:
             capture: Where notes go.
             counts: Returns how many collectives each group has issued, by its id.
+            note_operations: Notes the newest of them; called where their number stays the same.
         """
         self._capture = capture
         self._source = capture.source("standstill")
         self._counts = counts
+        self._note_operations = note_operations
         self._step: int | None = None
         self._since_ns = self._due_ns = 0
         self._pause_ns = LOOK_NS
@@ -146,6 +153,8 @@ class StandstillWatch:
         found = standing, before.stack != now.stack
         if found == self._noted:
             return
+        if standing.counts and (self._noted is None or self._noted[0].counts != standing.counts):
+            self._note_operations()
         self._noted = found
         recorder = self._capture.recorder
         recorder.annotate(

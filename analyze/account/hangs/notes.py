@@ -13,8 +13,8 @@ from meshscope.probe.schema.manifest import STANDSTILL_KEY
 _FAR_NS = 1 << 62
 
 
-def standstill_notes(
-    steps: pa.Table, manifests: Mapping[int, Mapping[str, Any]]
+def notes_of_last_step(
+    steps: pa.Table, manifests: Mapping[int, Mapping[str, Any]], key: str = STANDSTILL_KEY
 ) -> dict[int, Mapping[str, Any]]:
     """Return the note of each rank that made one in the step that it never ended, in rank order.
 
@@ -24,13 +24,14 @@ def standstill_notes(
     Args:
         steps: The ``step`` table.
         manifests: Manifests of the ranks.
+        key: The annotation that holds the note.
     """
     frame: pd.DataFrame = steps.select(["rank", "start_ns", "dur_ns"]).to_pandas()
     ended_ns = (frame["start_ns"] + frame["dur_ns"]).groupby(frame["rank"]).max()
     found: dict[int, Mapping[str, Any]] = {}
     for rank, manifest in sorted(manifests.items()):
         annotations = manifest.get("annotations")
-        note = annotations.get(STANDSTILL_KEY) if isinstance(annotations, dict) else None
+        note = annotations.get(key) if isinstance(annotations, dict) else None
         if not isinstance(note, dict) or type(time_ns := note.get("time_ns")) is not int:
             continue
         if int(ended_ns.get(rank, 0)) < time_ns < _FAR_NS:

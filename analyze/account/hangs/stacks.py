@@ -13,7 +13,7 @@ from meshscope.probe.schema.standstill_tables import STANDING
 
 from ...tables.trace import Trace
 from ...wording.message import Message, message
-from .notes import standstill_notes
+from .notes import notes_of_last_step
 
 _LIBRARY = r"(?:^|[/\\])(?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<"
 """Files that are not the program's own."""
@@ -39,7 +39,7 @@ def standing_at_the_end(steps: pa.Table, manifests: Mapping[int, Mapping[str, An
     """
     rows = [
         {"rank": rank, "depth": depth, **frame}
-        for rank, note in standstill_notes(steps, manifests).items()
+        for rank, note in notes_of_last_step(steps, manifests).items()
         for depth, frame in enumerate(_frames(note))
     ]
     return STANDING.conform(pa.Table.from_pylist(rows)) if rows else STANDING.empty()

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from meshscope.probe.schema.manifest import LAST_OPERATIONS_KEY
 from meshscope.probe.schema.sampling import is_recorded
 from meshscope.probe.schema.standstill_tables import NO_GROUP
 from meshscope.probe.schema.tables import TABLES
@@ -21,7 +22,7 @@ from meshscope.probe.schema.terms import CaptureLevel, Direction
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
-from .notes import standstill_notes
+from .notes import notes_of_last_step
 
 _WITH_COMMUNICATION = (CaptureLevel.COLLECTIVES.value, CaptureLevel.KERNELS.value)
 
@@ -81,7 +82,11 @@ def counted_collectives(
     comparable = _comparable_groups(tables, set(manifests) - unheard)
     own = {rank: manifest for rank, manifest in manifests.items() if rank in unheard}
     found: dict[tuple[str, int], int] = {}
-    for rank, note in standstill_notes(tables["step"], own).items():
+    standing = notes_of_last_step(tables["step"], own)
+    last = notes_of_last_step(tables["step"], own, LAST_OPERATIONS_KEY)
+    # What was noted because another rank had died may have gone on; after its own exception a rank did not.
+    failed = {rank: note for rank, note in last.items() if note.get("error")}
+    for rank, note in (standing | failed).items():
         counts = note.get("collectives")
         # The first one has the number 0.
         found |= {

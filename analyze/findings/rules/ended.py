@@ -19,6 +19,7 @@ from ...tables.trace import Trace
 from ...wording.message import Message, message
 from ...wording.words import exit_words
 from .hang import hang_findings
+from .mismatch import MISMATCHES
 from .standstill_words import where_of, with_attempt
 
 _INTERRUPTED = frozenset({KeyboardInterrupt.__name__, SIGINT.name, f"exit code {128 + SIGINT}"})
@@ -62,10 +63,12 @@ def how_it_ended(trace: Trace, step_time_ns: float | None) -> Iterator[Finding]:
     found = tuple(hang_findings(trace, step_time_ns))
     if not any(finding.is_end for finding in found):
         found = (*_ended(trace), *found)
-    unknown = unknown_at_the_end(trace)
+    noted = set(trace.frame("noted_collective")["rank"])
+    unknown = [rank for rank in unknown_at_the_end(trace) if rank not in noted]
     unseen = [message("crash.unseen_operations", ranks=unknown)] if unknown else []
     for own in found:
-        yield replace(own, evidence=(*own.evidence, *unseen)) if own.is_end else own
+        is_open = own.is_end and own.cause not in MISMATCHES
+        yield replace(own, evidence=(*own.evidence, *unseen)) if is_open else own
 
 
 def _ended(trace: Trace) -> Iterator[Finding]:

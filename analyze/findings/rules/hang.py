@@ -23,7 +23,7 @@ from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 from .early_end import crash_finding, fewer_batches
-from .mismatch import ended_mismatch_findings, mismatch_findings
+from .mismatch import ended_mismatch_findings, mismatch_findings, noted_mismatch_findings
 from .silence import all_silent, all_wait_for_silent, ended_together, silences
 from .standstill_words import (
     SHOWN,
@@ -70,6 +70,7 @@ def _findings(
     trace: Trace, step_time_ns: float | None, ended: Sequence[Mismatch]
 ) -> Iterator[Finding]:
     different = (*mismatch_findings(trace, ended), *unequal_transfer_findings(trace))
+    different = different or tuple(noted_mismatch_findings(trace))
     yield from different
     if different:
         # Who waits, or whose socket broke, is a victim of it.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.mismatch import Issue, Mismatch, mismatches
+from ...account.hangs.noted import as_dumped
 from ...account.hangs.stacks import stack_messages
 from ...tables.results import Finding
 from ...tables.trace import Trace
@@ -25,6 +26,19 @@ REMEDIES = {
     "extra": message("mismatch.remedy_extra"),
     "splits": message("mismatch.remedy_splits"),
 }
+
+MISMATCHES = frozenset(f"mismatch_{what}" for what in REMEDIES)
+"""Causes that tell what members issued differently."""
+
+
+def noted_mismatch_findings(trace: Trace) -> Iterator[Finding]:
+    """Yield the same for what ranks had noted of operations that were not recorded."""
+    dumped = as_dumped(trace)
+    if dumped is None:
+        return
+    ranks = sorted(set(dumped.frame("collective")["rank"]))
+    for finding in mismatch_findings(dumped, ()):
+        yield replace(finding, evidence=(*finding.evidence, message("mismatch.noted", ranks=ranks)))
 
 
 def mismatch_findings(trace: Trace, ended: Sequence[Mismatch]) -> Iterator[Finding]:

@@ -226,6 +226,12 @@ def _is_old(entry: Mapping[str, Any]) -> bool:
     return "collective_seq_id" not in entry and "seq_id" in entry
 
 
+def operations_of(entries: object) -> list[Operation]:
+    """Return the operations of the entries of a dump; what is none of them is left out."""
+    known = [entry for entry in to_list(entries) if isinstance(entry, dict)]
+    return list(_operations(known, Counter()))
+
+
 def _operations(
     entries: Sequence[Mapping[str, Any]], oddities: Counter[Oddity]
 ) -> Iterator[Operation]:

@@ -46,10 +46,11 @@ def rank_of(run, rank, pid, **changes):
     return directory
 
 
-def watching(run, signs):
+def watching(run, signs, deaths=None):
     """Return a watch of rank 0, begun, that has found its siblings."""
     socket = run.parent / "sockets" / socket_name(0, os.getpid())
-    watch = SiblingWatch(run, socket, signs.append, 2)
+    told = [] if deaths is None else deaths
+    watch = SiblingWatch(run, socket, signs.append, lambda: told.append(now_ns()), 2)
     watch.start()
     while not watch._watched:
         sleep(0.01)
@@ -75,6 +76,26 @@ def test_a_rank_that_is_killed_is_noted_and_outlived(run, other):
     watch.stop()
     assert before_ns <= noted["ended_ns"] <= now_ns()
     assert noted["wait_status"] == SIGKILL
+
+
+def test_a_death_is_told_and_an_end_in_order_is_not(run, other):
+    """A rank would look at what it issued last after the launcher has killed it, or at the end of each job."""
+    rank_of(run, 1, other.pid)
+    deaths = []
+    with subprocess.Popen(WAIT, stdin=subprocess.PIPE) as in_order:
+        part = rank_of(run, 2, in_order.pid)
+        watch = watching(run, [], deaths)
+        while len(watch._watched) < 2:
+            watch._look()
+        in_order.stdin.close()
+        while not (part / ENDED_NAME).exists():
+            sleep(0.01)
+        sleep(0.1)
+        assert deaths == []
+    other.kill()
+    while not deaths:
+        sleep(0.01)
+    watch.stop()
 
 
 def test_what_the_launcher_has_noted_stays(run, other):
@@ -108,7 +129,7 @@ def test_each_rank_watches_a_few_that_follow_it(run, other, monkeypatch):
     for rank, pid in ((1, 11), (2, 12), (3, 13)):
         rank_of(run, rank, pid)
     socket = run.parent / "sockets" / socket_name(2, 12)
-    watch = SiblingWatch(run, socket, print)
+    watch = SiblingWatch(run, socket, print, print)
     watch._look()
     assert opened == [13, 11]
 

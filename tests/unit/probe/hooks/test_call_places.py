@@ -108,7 +108,7 @@ def test_what_no_line_of_the_program_issued_is_recorded_without_a_place(
     world, tmp_path, monkeypatch
 ):
     """Fails when a call from a thread of the library costs its record, and with it the count of the group."""
-    monkeypatch.setattr(call_places, "_of_program", lambda frame: None)
+    monkeypatch.setattr(call_places, "frame_of_program", lambda frame: None)
     probe.attach(tmp_path / "run")
     reduce(8)
     probe.detach()
@@ -122,7 +122,7 @@ def test_a_place_that_cannot_be_looked_up_costs_no_record(world, tmp_path, monke
     def fail(frame):
         raise RuntimeError("no frames here")
 
-    monkeypatch.setattr(call_places, "_of_program", fail)
+    monkeypatch.setattr(call_places, "frame_of_program", fail)
     probe.attach(tmp_path / "run")
     reduce(8)
     reduce(8)

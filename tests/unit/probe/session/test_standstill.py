@@ -84,7 +84,9 @@ def watched(monkeypatch, make_recorder, training):
     capture = Capture(recorder, probe.ProbeConfig(), lambda: None)
     capture.level = STAGES
     capture.step_thread = training.thread.ident
-    watch = StandstillWatch(capture, lambda: {name: int(count) for name, count in counts.items()})
+    watch = StandstillWatch(
+        capture, lambda: {name: int(count) for name, count in counts.items()}, lambda: None
+    )
 
     def after(ns):
         time_ns[0] += ns
@@ -223,7 +225,9 @@ def test_backends_count_while_the_hooks_are_out(tmp_path, monkeypatch):
         for _ in range(3):
             dist.all_reduce(torch.ones(1))
         (count,) = session._hooks.operations_so_far().values()
-        watch = StandstillWatch(session._capture, session._hooks.operations_so_far)
+        watch = StandstillWatch(
+            session._capture, session._hooks.operations_so_far, session.note_operations
+        )
         watch.look()
         watch.look()
         probe.detach()
