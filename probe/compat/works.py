@@ -5,7 +5,7 @@ As ``compat``: each function returns what one hook needs, or says why it cannot.
 
 from __future__ import annotations
 
-import pickle
+import json
 import sys
 from collections.abc import Callable
 from inspect import signature
@@ -159,11 +159,10 @@ def process_group_named(name: str) -> Any:
 def recorded_operations() -> list[dict[str, Any]]:
     """Return the operations on CPU tensors that PyTorch's own recorder holds, the newest last; [] where it has none.
 
-    Without their stacks: the first look at one reads the debug information of libraries, for seconds. Those
-    of a device are left alone, as their recorder asks the device how far they are.
+    As JSON, which has no stacks: the first look at one reads the debug information of libraries, for seconds.
+    Operations of a device are left alone, as their recorder asks the device how far they are.
     """
-    dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace", None)
+    dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
     if dump is None:
         return []
-    content = dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
-    return list(pickle.loads(content)["entries"])
+    return list(json.loads(dump(includeCollectives=True, onlyActive=False)).get("entries", ()))

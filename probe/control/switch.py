@@ -90,18 +90,16 @@ class Recording(Protocol):
     Attributes:
         run_path: The run directory; None until the rank is known.
         rank: Global rank; -1 until it is known.
+        note_operations: Notes what was issued last, where that is not recorded; any thread.
     """
 
     run_path: Path | None
     rank: int
+    note_operations: Callable[[], None]
 
     @property
     def coverage(self) -> Mapping[str, str]:
         """Why a source does not record, by source."""
-
-    @property
-    def note_operations(self) -> Callable[[], None]:
-        """What notes the operations issued last, where they are not recorded; any thread."""
 
     def prepare(self) -> None:
         """Open files; any thread."""

@@ -116,10 +116,11 @@ class Session:
         self._pid = os.getpid()
         self._levels = LevelControl(self._capture)
         self._hooks = HookSet(self._capture, self._watch, self._facts, self._at_border)
-        self.note_operations = LastOperations(
+        last = LastOperations(
             self._capture, self._hooks.ids_of_groups, self._hooks.operations_so_far
-        ).note
-        self._exceptions = ExceptionWatch(self.note_operations, self._source)
+        )
+        self.note_operations: Callable[[], None] = last.note
+        self._exceptions = ExceptionWatch(last.note, self._source)
         self._sequences = SequenceStatements(self._capture)
         self._comparison: Comparison | None = None
         self._claim: Claim | None = None

@@ -5,7 +5,15 @@ from tests.tables import trace_of
 from meshscope.analyze.account.hangs.mismatch import mismatches
 from meshscope.analyze.account.hangs.noted import as_dumped
 
-RECORDED = {"group_id": "g", "seq": 9 << 20, "kind": "broadcast", "size_bytes": 8, "step": 3}
+RECORDED = {
+    "group_id": "g",
+    "seq": 9 << 20,
+    "kind": "broadcast",
+    "size_bytes": 8,
+    "step": 3,
+    "start_ns": 1,
+    "end_ns": 2,
+}
 
 
 def noted(rank, *sizes, first=4, open_from=None):
