@@ -109,7 +109,8 @@ def read_rank_file(
         header = stream.header
         notes: list[Limit] = list(stream.losses)
         roles = collector.finish(header.base_time_nanoseconds or 0)
-        if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):
+        parts = (len(roles.device), len(roles.operator), len(roles.host_note), len(roles.python))
+        if not any(parts):
             raise _without_events(roles, notes, file.label)
         roles, far = without_far_events(roles, file.label)
         roles, repeated = without_repeated_events(roles)
