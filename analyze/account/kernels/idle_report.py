@@ -20,6 +20,7 @@ from .idle import (
     DEVICE_WAIT,
     EVENT_WAIT_CALL,
     LONG_NS,
+    LONG_OPERATOR,
     NOTHING,
     SYNCHRONISE,
     IdleCauses,
@@ -105,7 +106,11 @@ def idle_report(
         waits=_waits(trace, float(time.sum()), frac[SYNCHRONISE]),
         notes={
             cause: [said]
-            for cause, said in ((NOTHING, longest.nothing), (DEVICE_WAIT, waiting.device_wait))
+            for cause, said in (
+                (NOTHING, longest.nothing),
+                (DEVICE_WAIT, waiting.device_wait),
+                (LONG_OPERATOR, _in_operator(trace, found)),
+            )
             if said is not None
         },
     )
@@ -247,32 +252,50 @@ def _nothing(trace: Trace, rank: int, causes: IdleCauses, begun: IntArray) -> Me
     return message("idle.longest_nothing", **longest, after_ns=begin - step)
 
 
+def _in_operator(trace: Trace, found: list[_Rank]) -> Message | None:
+    """Return the Python function in which the host was during most of the operator that cost most; None if unknown."""
+    every = pd.concat([one.blockers for one in found], ignore_index=True)
+    every = every[every["cause"] == LONG_OPERATOR].sort_values("idle_ns", ascending=False)
+    if every.empty:
+        return None
+    columns = ("rank", "start_ns", "dur_ns")
+    rank, begin, length = (int(every[name].iloc[0]) for name in columns)
+    causes = next(one.causes for one in found if one.rank == rank)
+    return _around(trace, rank, causes, "python_call", (begin, begin + length))
+
+
 def _index_of_longest(intervals: IntArray) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).argmax())
 
 
 def _recorded(trace: Trace, rank: int, causes: IdleCauses, begin: int, end: int) -> Message:
     """Return the innermost Python function, else annotation, that takes half of an interval."""
+    tables = ("python_call", "annotation")
+    found = (_around(trace, rank, causes, table, (begin, end)) for table in tables)
+    return next((said for said in found if said is not None), message("idle.host_unknown"))
+
+
+def _around(
+    trace: Trace, rank: int, causes: IdleCauses, table: str, interval: tuple[int, int]
+) -> Message | None:
+    """Return the innermost row of one table that takes half of an interval, on a thread that launches; None if there is none."""
     names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
-    for table in ("python_call", "annotation"):
-        rows = trace.rank_frame(table, rank)
-        if table == "annotation":
-            text = rows["name_id"].map(names).fillna("")
-            rows = rows[(rows["device"] < 0) & ~text.str.startswith("ProfilerStep")]
-        start = rows["start_ns"].to_numpy(np.int64)
-        stop = start + rows["dur_ns"].to_numpy(np.int64)
-        inside = covered_length(np.array([[begin, end]]), start, stop)
-        launches = rows["thread"].isin(causes.threads).to_numpy(bool)
-        if table == "annotation":
-            # That of the profiler stops the program, whichever thread it is on.
-            launches = launches | (
-                rows["name_id"].map(names).fillna("").str.fullmatch(_OVERHEAD).to_numpy(bool)
-            )
-        around = rows[(inside >= (end - begin) / 2) & launches]
-        if len(around):
-            inner = around.sort_values("dur_ns").iloc[0]
-            name = str(names[inner["name_id"]])
-            if table == "python_call":
-                return message("idle.host_in", name=name)
-            return message("idle.host_in_annotation", name=name)
-    return message("idle.host_unknown")
+    rows = trace.rank_frame(table, rank)
+    if table == "annotation":
+        text = rows["name_id"].map(names).fillna("")
+        rows = rows[(rows["device"] < 0) & ~text.str.startswith("ProfilerStep")]
+    start = rows["start_ns"].to_numpy(np.int64)
+    stop = start + rows["dur_ns"].to_numpy(np.int64)
+    inside = covered_length(np.array([interval]), start, stop)
+    launches = rows["thread"].isin(causes.threads).to_numpy(bool)
+    if table == "annotation":
+        # That of the profiler stops the program, whichever thread it is on.
+        launches = launches | (
+            rows["name_id"].map(names).fillna("").str.fullmatch(_OVERHEAD).to_numpy(bool)
+        )
+    around = rows[(inside >= (interval[1] - interval[0]) / 2) & launches]
+    if around.empty:
+        return None
+    name = str(names[around.sort_values("dur_ns").iloc[0]["name_id"]])
+    code = "idle.host_in" if table == "python_call" else "idle.host_in_annotation"
+    return message(code, name=name)

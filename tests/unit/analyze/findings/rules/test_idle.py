@@ -144,6 +144,28 @@ def test_a_long_operator_without_launches_is_work_of_the_host(tmp_path):
     assert says(found["long_operator"], "aten::stack", "49.0 ms")
 
 
+def test_a_pause_in_an_operator_that_launches_is_no_launch_overhead(tmp_path):
+    """Fails when 49 ms of Python in the backward of one operator are told to fuse kernels, as it launches at its end."""
+    events = [step(1, 0, 100_000), operator("MyFnBackward", 1_000, 49_100)]
+    events += [complete("python_function", "my.py(5): backward", 1_010, 49_000)]
+    events += launched("relu", 20, 30, 60, 1) + launched("gemm", 50_050, 50_060, 49_000, 2)
+    found = causes(tmp_path, events)
+    assert found["long_operator"].cost_frac == pytest.approx(0.49, abs=0.005)
+    assert says(found["long_operator"], "MyFnBackward", "49.0 ms")
+    assert says(found["long_operator"], "my.py(5): backward")
+    assert "launching" not in found
+
+
+def test_many_small_operators_that_launch_nothing_are_work_of_the_host(tmp_path):
+    """Fails when what computes on the CPU for 40 ms is told to fuse kernels."""
+    events = [step(1, 0, 100_000), *launched("relu", 20, 30, 60, 1)]
+    events += [operator("aten::add", 1_000 + 40 * at, 38) for at in range(1_000)]
+    events += launched("gemm", 41_100, 41_110, 58_000, 2)
+    found = causes(tmp_path, events)
+    assert found["long_operator"].cost_frac == pytest.approx(0.38, abs=0.005)
+    assert "launching" not in found
+
+
 def test_operators_of_another_thread_do_not_launch(tmp_path):
     """Fails when a loader thread beside a waiting main thread makes the job launch-bound."""
     events = [step(1, 0, 10_000), *launched("relu", 20, 30, 60, 1)]
