@@ -11,6 +11,7 @@ import pandas as pd
 
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
+from ...tables.early_work import early_ns
 from ...tables.intervals import covered_length, pair, subtract, union
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -36,6 +37,8 @@ _OVERHEAD = (
     r"|Runtime Triggered Module Loading|Lazy Function Loading|Command Buffer Full"
 )
 """What profilers call their own work, and that of the driver."""
+_DOUBTFUL = 0.25
+"""Share of the idle time from which on a clock that is off makes the causes unknown."""
 _LEAST_WAIT = 0.02
 """Share of the step from which on what waiting calls cost is worth a sentence."""
 
@@ -58,6 +61,8 @@ class IdleReport(msgspec.Struct, frozen=True, kw_only=True):
     """What calls that wait for the device cost up to the next launch; None where that is little."""
     notes: dict[str, list[Message]] = msgspec.field(default_factory=dict)
     """More that was measured, by cause."""
+    clock_off: Message | None = None
+    """Why the causes are not to be believed: work begins before its launch, by much of the idle time."""
 
 
 class _Rank(NamedTuple):
@@ -67,6 +72,10 @@ class _Rank(NamedTuple):
     blockers: pd.DataFrame
     device_wait: Message | None
     nothing: Message | None
+    early_ns: int
+    """By how much the clock of the device is behind at least."""
+    doubtful_ns: int
+    """Idle time that a clock so far behind may place at another cause."""
 
 
 def idle_report(
@@ -113,7 +122,17 @@ def idle_report(
             )
             if said is not None
         },
+        clock_off=_clock_off(found),
     )
+
+
+def _clock_off(found: list[_Rank]) -> Message | None:
+    """Return that the clock of a device is off by too much to tell the causes; None where it is not."""
+    idle = sum(sum(one.causes.total_ns.values()) for one in found)
+    if sum(one.doubtful_ns for one in found) <= _DOUBTFUL * idle:
+        return None
+    worst = max(found, key=lambda one: one.early_ns)
+    return message("idle.clock_off", rank=worst.rank, apart_ns=worst.early_ns)
 
 
 def _of_rank(
@@ -129,6 +148,10 @@ def _of_rank(
     causes = idle_causes(trace, rank, work, subtract(window, known_ns))
     if causes is None:
         return None
+    known_launch = work[work["launch_ns"].notna()]
+    early = early_ns((known_launch["start_ns"] - known_launch["launch_ns"]).to_numpy(np.int64))
+    begin = work["start_ns"].to_numpy(np.int64)
+    gaps = subtract(window, union(pair(begin, begin + work["dur_ns"].to_numpy(np.int64))))
     blockers = causes.blockers.reset_index(drop=True)
     operator, _ = outermost_operator(trace, rank, blockers)
     is_named = blockers["is_call"].to_numpy(bool)
@@ -139,6 +162,8 @@ def _of_rank(
         blockers.assign(operator=np.where(is_named, operator, ""), rank=rank),
         _device_wait(trace, rank, work, causes.waits),
         _nothing(trace, rank, causes, np.sort(steps[:, 0])),
+        early,
+        int(np.minimum(gaps[:, 1] - gaps[:, 0], early).sum()),
     )
 
 

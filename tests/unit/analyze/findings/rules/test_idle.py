@@ -209,3 +209,31 @@ def test_the_causes_add_up_to_the_idle_time(work, calls, allocates):
     busy = union(pair(start, start + rows_of_work["dur_ns"].to_numpy(np.int64)))
     assert sum(found.total_ns.values()) == total_length(subtract(window, busy))
     assert min(found.total_ns.values()) >= 0
+
+
+def _waited_for(shift):
+    """Return steps that end in a wait for the device, with its clock set back, and 0.5 ms idle in each."""
+    events = []
+    for number in range(8):
+        t = number * 10_000
+        events += [step(number, t, 10_000), call("cudaDeviceSynchronize", t + 500, 9_000)]
+        for at in range(10):
+            correlation = 10 * number + at + 1
+            start = t + 60 + at * 944 - shift
+            events += launched("gemm", t + 50 + at * 10, start, 940, correlation)
+    return events
+
+
+def test_a_clock_that_is_off_makes_the_causes_unknown(tmp_path):
+    """Fails when a wait is blamed for idle time that only a clock 2 ms behind makes."""
+    found = causes(tmp_path, _waited_for(2_000))
+    assert "synchronise" not in found
+    assert says(found["unknown"], "before its launch", "1.99 ms")
+
+
+def test_a_clock_that_is_off_by_little_leaves_the_causes(tmp_path):
+    """Fails when 0.03 ms at each of a few long gaps take the cause of 60 % from the reader."""
+    events = [step(1, 0, 100_000)]
+    for at in range(25):
+        events += launched("gemm", at * 4_000 + 50, at * 4_000 + 20, 1_500, at + 1)
+    assert "nothing_launched" in causes(tmp_path, events)
