@@ -322,5 +322,6 @@ def _around(
     if around.empty:
         return None
     name = str(names[around.sort_values("dur_ns").iloc[0]["name_id"]])
-    code = "idle.host_in" if table == "python_call" else "idle.host_in_annotation"
-    return message(code, name=name)
+    if table == "python_call":
+        return message("idle.host_in", name=name)
+    return message("idle.host_in_annotation", name=name)
