@@ -29,6 +29,9 @@ UTF8_MARK = b"\xef\xbb\xbf"
 """Byte order mark that some editors put before a text."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK_FOLDER = re.compile(r"(?:global[-_. ]?)?(?:rank|worker)[-_. ]?(\d{1,9})", re.IGNORECASE)
+_FOLDERS = 2
+"""Folders above a file that may be called after its rank."""
 _DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -97,7 +100,16 @@ class InputFile(msgspec.Struct, frozen=True):
             return stream.read(size)
 
 
-def rank_in_name(name: str) -> int | None:
-    """Return the number behind ``rank`` or ``worker`` in a file name, None if there is none."""
+def rank_in_name(label: str) -> int | None:
+    """Return the number behind ``rank`` or ``worker`` in the name of a file, None if there is none.
+
+    A file whose own name has none is of the nearest folder above it that is called so and nothing else (``rank_3``).
+
+    >>> rank_in_name("run/rank_3/trace.json"), rank_in_name("rank_3/worker5.json"), rank_in_name("rank_3_of_8/a.json")
+    (3, 5, None)
+    """
+    *folders, name = label.replace("!", "/").replace("\\", "/").split("/")
     found = _RANK_IN_NAME.search(name)
-    return int(found[1]) if found and int(found[1]) < MAX_RANKS else None
+    named = [found] if found else [*map(_RANK_FOLDER.fullmatch, reversed(folders[-_FOLDERS:]))]
+    number = next((int(one[1]) for one in named if one), MAX_RANKS)
+    return number if number < MAX_RANKS else None

@@ -70,6 +70,7 @@ _SIGNS = (
             message("convert.nsight_compute"),
         ),
         _name(r"\.ncu-rep$"),
+        re.compile(rb'\A(?:==PROF==|"ID","Process ID")'),
     ),
     _Sign(
         Foreign(
@@ -121,7 +122,16 @@ _SIGNS = (
             message("foreign.nsys_stats"),
             message("convert.nsys_stats"),
         ),
-        head=re.compile(rb"\A\W*Time \(%\),"),
+        head=re.compile(
+            rb'\A\W*(?:Time \(%\)|Start(?: Time)? \(\w+\)"?,"?(?:End|Duration)\b[^,]*),?'
+        ),
+    ),
+    _Sign(
+        Foreign(
+            message("foreign.nsys_json"),
+            message("convert.nsys_stats"),
+        ),
+        head=re.compile(rb'"(?:CudaEvent|NvtxEvent|TraceProcessEvent|CompositeEvent)"\s*:\s*\{'),
     ),
     _Sign(
         Foreign(message("foreign.torch_save"), message("convert.torch_save")),

@@ -12,6 +12,7 @@ from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.intervals import intersect, pair, subtract, total_length, union
 from ...tables.trace import Trace, ranks_to_look_at
+from .host_waits import is_of_user
 
 _OP_SUMS = ["calls", "total_ns", "self_ns"]
 _NOTE_SUMS = ["count", "total_ns", "kernels", "projected_ns", "device_ns"]
@@ -193,7 +194,9 @@ def _pairs(rows: pd.DataFrame) -> IntArray:
     return pair(start, start + rows["dur_ns"].to_numpy(np.int64))
 
 
-OPERATOR, CALL, ANNOTATION, NOTHING = "operator", "call", "annotation", "nothing"
+OPERATOR, CALL, ANNOTATION, FUNCTION, NOTHING = (
+    "operator", "call", "annotation", "function", "nothing",
+)  # fmt: skip
 _TIMES = ["name_id", "thread", "start_ns", "dur_ns"]
 _SHOWN = 3
 """Names that are given of each kind."""
@@ -212,26 +215,29 @@ class HostReport(msgspec.Struct, frozen=True):
 
     frac: dict[str, float]
     """Share of the steps in an operator on any thread; else in a call of the device library; else in
-    an annotation; else in nothing that was recorded."""
+    an annotation; else in a Python function that lasted long enough to be read; else in nothing that was recorded."""
     operators: list[Named]
     """Most time of their own first."""
     annotations: list[Named]
     """Longest first, each counted once where several threads are in it."""
+    functions: list[Named]
+    """Python functions of the user, most time without other such functions first."""
 
 
 def host_report(trace: Trace, windows: StepWindows) -> HostReport | None:
     """Return where the hosts were; None where nothing was recorded of them in an analysed step."""
-    time, step_ns = dict.fromkeys((OPERATOR, CALL, ANNOTATION, NOTHING), 0), 0
-    operators, annotations = [], []
-    for rank in ranks_to_look_at(trace, "op", "annotation"):
+    time, step_ns = dict.fromkeys((OPERATOR, CALL, ANNOTATION, FUNCTION, NOTHING), 0), 0
+    operators, annotations, functions = [], [], []
+    for rank in ranks_to_look_at(trace, "op", "annotation", "python_call"):
         op = trace.rank_frame("op", rank, _TIMES)
         note = trace.rank_frame("annotation", rank, [*_TIMES, "device"])
         names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
         note = note[(note["device"] < 0) & ~_named(note, names).str.startswith(STEP_MARK)]
         calls = trace.rank_frame("runtime_call", rank, ["start_ns", "dur_ns"])
-        steps = _recorded_steps(windows.intervals_of(rank), op, note)
+        python = trace.rank_frame("python_call", rank, _TIMES)
+        steps = _recorded_steps(windows.intervals_of(rank), op, note, python)
         left = steps
-        for kind, rows in ((OPERATOR, op), (CALL, calls), (ANNOTATION, note)):
+        for kind, rows in ((OPERATOR, op), (CALL, calls), (ANNOTATION, note), (FUNCTION, python)):
             inside = _intervals(rows)
             time[kind] += total_length(intersect(left, inside))
             left = subtract(left, inside)
@@ -239,10 +245,35 @@ def host_report(trace: Trace, windows: StepWindows) -> HostReport | None:
         step_ns += total_length(steps)
         operators.append(_own_times(op.assign(name=_named(op, names)), steps))
         annotations.append(_lengths(note.assign(name=_named(note, names)), steps))
+        python = _of_threads(python.assign(name=_named(python, names)), op, note)
+        functions.append(_own_times(_within(_of_user(python), windows.intervals_of(rank)), steps))
     if not step_ns:
         return None
     frac = {kind: spent / step_ns for kind, spent in time.items()}
-    return HostReport(frac, _most(operators, step_ns), _most(annotations, step_ns))
+    most = (_most(found, step_ns) for found in (operators, annotations, functions))
+    return HostReport(frac, *most)
+
+
+def _of_user(python: pd.DataFrame) -> pd.DataFrame:
+    """Return the Python functions that are not of torch or built in; all where there are none."""
+    of_user = python["name"].map(is_of_user).to_numpy(bool)
+    return (python[of_user] if of_user.any() else python).reset_index(drop=True)
+
+
+def _of_threads(python: pd.DataFrame, *events: pd.DataFrame) -> pd.DataFrame:
+    """Return the Python functions of threads that do work: others, as of a data loader, mostly wait."""
+    working = pd.concat([rows["thread"] for rows in events])
+    return python[python["thread"].isin(working)] if len(working) else python
+
+
+def _within(python: pd.DataFrame, steps: IntArray) -> pd.DataFrame:
+    """Return the functions that end in the step in which they began: not the loop around the steps."""
+    steps = steps[np.argsort(steps[:, 0], kind="stable")]
+    start = python["start_ns"].to_numpy(np.int64)
+    step = np.searchsorted(steps[:, 0], start, side="right") - 1
+    ends = (start + python["dur_ns"].to_numpy(np.int64)) <= np.append(steps[:, 1], 0)[step]
+    inside = np.flatnonzero((step >= 0) & ends)
+    return python.iloc[inside].reset_index(drop=True)
 
 
 def _named(rows: pd.DataFrame, names: pd.Series) -> pd.Series:
@@ -250,7 +281,7 @@ def _named(rows: pd.DataFrame, names: pd.Series) -> pd.Series:
 
 
 def _own_times(op: pd.DataFrame, steps: IntArray) -> pd.Series:
-    """Return the own time by name of the operators that began in a step."""
+    """Return the own time by name of the operators or functions that began in a step."""
     own, start = own_times(op), op["start_ns"].to_numpy(np.int64)
     step = np.searchsorted(steps[:, 0], start, side="right") - 1
     inside = (step >= 0) & (start < np.append(steps[:, 1], 0)[step])

@@ -26,6 +26,8 @@ _BUILT_IN = re.compile(
     r"<built-in (?:method|function) (?P<name>\S*)(?: of (?P<type>\S+) object at 0x[0-9a-f]+)?>"
 )
 
+_NOT_OF_USER = ("<", "torch/", "nn.Module: ")
+
 
 def outermost_operator(
     trace: Trace, rank: int, calls: pd.DataFrame
@@ -80,8 +82,13 @@ def best_function(names: Sequence[str]) -> str:
         names: As the profiler writes them, the innermost first.
     """
     with_line = [name for name in names if not name.startswith("<")]
-    of_user = [name for name in with_line if not name.startswith(("torch/", "nn.Module: "))]
+    of_user = [name for name in with_line if is_of_user(name)]
     return next(iter([*of_user, *with_line, *map(_built_in, names)]), "")
+
+
+def is_of_user(name: str) -> bool:
+    """Return whether a Python function, as the profiler writes it, is not built in and not of torch."""
+    return not name.startswith(_NOT_OF_USER)
 
 
 def _built_in(name: str) -> str:

@@ -11,7 +11,7 @@ long_call           inside another single call of a millisecond or more: a modul
 device_wait         after a launch returned and before any launched work began, for long
 launch_latency      the same for no longer than a launch takes, or inside the launch itself
 kernel_gap          in a gap as short before work that the device has had for long: one kernel follows another
-long_operator       inside an operator that launches nothing and lasts a millisecond or more
+long_operator       inside operators that launch nothing for a millisecond or more
 launching           inside another operator or call
 nothing_launched    none of these: Python, input, a lock; nothing was recorded but perhaps a stack
 =================== ============================================================================
@@ -142,7 +142,7 @@ def idle_causes(
     nothing, parts = [], []
     for thread in np.unique(launches.thread).tolist():
         own = _of_thread(late, launches, thread)
-        part, rest = _swept(own, blocking, thread)
+        part, rest = _swept(own, blocking, thread, launches.begin)
         parts.append(part)
         nothing.append(rest)
     blockers = pd.concat(parts, ignore_index=True)
@@ -238,7 +238,9 @@ def _cause_of_call(calls: pd.DataFrame, names: pd.Series[str]) -> npt.NDArray[np
     return np.asarray(words[found])
 
 
-def _swept(own: IntArray, blocking: pd.DataFrame, thread: int) -> tuple[pd.DataFrame, IntArray]:
+def _swept(
+    own: IntArray, blocking: pd.DataFrame, thread: int, launched: IntArray
+) -> tuple[pd.DataFrame, IntArray]:
     """Return what a thread was in during its idle instants, and those at which it was in nothing."""
     rows = blocking
     if thread != _ANY_THREAD:
@@ -253,10 +255,46 @@ def _swept(own: IntArray, blocking: pd.DataFrame, thread: int) -> tuple[pd.DataF
     segments = sweep_priority(intervals, level, (int(own[0, 0]), int(own[-1, 1])))
     idle = covered_length(own, segments.start, segments.end)
     is_in = segments.owner != NO_OWNER
-    spent = np.bincount(segments.owner[is_in], weights=idle[is_in], minlength=len(rows))
-    found = rows[columns].assign(idle_ns=spent.astype(np.int64)[: len(rows)])
+
+    def by_row(lengths: IntArray) -> IntArray:
+        """Return the sum of what lies in the segments of each row, ns."""
+        sums = np.bincount(segments.owner[is_in], weights=lengths[is_in], minlength=len(rows))
+        return sums.astype(np.int64)[: len(rows)]
+
+    without = intersect(own, _without_launch(rows, launched))
+    is_launching = (rows["cause"] == LAUNCHING).to_numpy(bool) & ~rows["is_call"].to_numpy(bool)
+    held = np.where(is_launching, by_row(covered_length(without, segments.start, segments.end)), 0)
+    found = pd.concat(
+        [
+            rows[columns].assign(idle_ns=by_row(idle) - held),
+            rows[columns].assign(idle_ns=held, cause=LONG_OPERATOR),
+        ],
+        ignore_index=True,
+    )
     free = np.column_stack([segments.start[~is_in], segments.end[~is_in]])
     return found[found["idle_ns"] > 0], intersect(own, free)
+
+
+def _without_launch(rows: pd.DataFrame, launched: IntArray) -> IntArray:
+    """Return the stretches of ``LONG_NS`` or more that a thread is in operators and nothing is launched.
+
+    Time in a call that blocks is none of them; between two operators less than the way of a launch is.
+
+    Args:
+        rows: Calls and operators of the thread: cause, is_call, start_ns, dur_ns.
+        launched: When all launches began, rising, ns.
+    """
+    far = np.iinfo(np.int64).max // 2
+    bounds = np.concatenate([[-far], launched, [far]])
+    is_gap = np.diff(bounds) >= LONG_NS
+    gaps = pair(bounds[:-1][is_gap], bounds[1:][is_gap])
+    is_call = rows["is_call"].to_numpy(bool)
+    stuck = is_call & (rows["cause"] != LAUNCHING).to_numpy(bool)
+    start = rows["start_ns"].to_numpy(np.int64)
+    end = start + rows["dur_ns"].to_numpy(np.int64)
+    in_operators = union(pair(start[~is_call], end[~is_call] + LATENCY_NS))
+    found = subtract(intersect(in_operators, gaps), union(pair(start[stuck], end[stuck])))
+    return found[found[:, 1] - found[:, 0] >= LONG_NS]
 
 
 def _intervals(rows: pd.DataFrame) -> IntArray:

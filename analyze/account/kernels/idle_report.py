@@ -11,6 +11,7 @@ import pandas as pd
 
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
+from ...tables.early_work import early_ns
 from ...tables.intervals import covered_length, pair, subtract, union
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -20,6 +21,7 @@ from .idle import (
     DEVICE_WAIT,
     EVENT_WAIT_CALL,
     LONG_NS,
+    LONG_OPERATOR,
     NOTHING,
     SYNCHRONISE,
     IdleCauses,
@@ -35,6 +37,8 @@ _OVERHEAD = (
     r"|Runtime Triggered Module Loading|Lazy Function Loading|Command Buffer Full"
 )
 """What profilers call their own work, and that of the driver."""
+_DOUBTFUL = 0.25
+"""Share of the idle time from which on a clock that is off makes the causes unknown."""
 _LEAST_WAIT = 0.02
 """Share of the step from which on what waiting calls cost is worth a sentence."""
 
@@ -57,6 +61,8 @@ class IdleReport(msgspec.Struct, frozen=True, kw_only=True):
     """What calls that wait for the device cost up to the next launch; None where that is little."""
     notes: dict[str, list[Message]] = msgspec.field(default_factory=dict)
     """More that was measured, by cause."""
+    clock_off: Message | None = None
+    """Why the causes are not to be believed: work begins before its launch, by much of the idle time."""
 
 
 class _Rank(NamedTuple):
@@ -66,6 +72,10 @@ class _Rank(NamedTuple):
     blockers: pd.DataFrame
     device_wait: Message | None
     nothing: Message | None
+    early_ns: int
+    """By how much the clock of the device is behind at least."""
+    doubtful_ns: int
+    """Idle time that a clock so far behind may place at another cause."""
 
 
 def idle_report(
@@ -105,10 +115,24 @@ def idle_report(
         waits=_waits(trace, float(time.sum()), frac[SYNCHRONISE]),
         notes={
             cause: [said]
-            for cause, said in ((NOTHING, longest.nothing), (DEVICE_WAIT, waiting.device_wait))
+            for cause, said in (
+                (NOTHING, longest.nothing),
+                (DEVICE_WAIT, waiting.device_wait),
+                (LONG_OPERATOR, _in_operator(trace, found)),
+            )
             if said is not None
         },
+        clock_off=_clock_off(found),
     )
+
+
+def _clock_off(found: list[_Rank]) -> Message | None:
+    """Return that the clock of a device is off by too much to tell the causes; None where it is not."""
+    idle = sum(sum(one.causes.total_ns.values()) for one in found)
+    if sum(one.doubtful_ns for one in found) <= _DOUBTFUL * idle:
+        return None
+    worst = max(found, key=lambda one: one.early_ns)
+    return message("idle.clock_off", rank=worst.rank, apart_ns=worst.early_ns)
 
 
 def _of_rank(
@@ -124,6 +148,10 @@ def _of_rank(
     causes = idle_causes(trace, rank, work, subtract(window, known_ns))
     if causes is None:
         return None
+    known_launch = work[work["launch_ns"].notna()]
+    early = early_ns((known_launch["start_ns"] - known_launch["launch_ns"]).to_numpy(np.int64))
+    begin = work["start_ns"].to_numpy(np.int64)
+    gaps = subtract(window, union(pair(begin, begin + work["dur_ns"].to_numpy(np.int64))))
     blockers = causes.blockers.reset_index(drop=True)
     operator, _ = outermost_operator(trace, rank, blockers)
     is_named = blockers["is_call"].to_numpy(bool)
@@ -134,6 +162,8 @@ def _of_rank(
         blockers.assign(operator=np.where(is_named, operator, ""), rank=rank),
         _device_wait(trace, rank, work, causes.waits),
         _nothing(trace, rank, causes, np.sort(steps[:, 0])),
+        early,
+        int(np.minimum(gaps[:, 1] - gaps[:, 0], early).sum()),
     )
 
 
@@ -247,32 +277,51 @@ def _nothing(trace: Trace, rank: int, causes: IdleCauses, begun: IntArray) -> Me
     return message("idle.longest_nothing", **longest, after_ns=begin - step)
 
 
+def _in_operator(trace: Trace, found: list[_Rank]) -> Message | None:
+    """Return the Python function in which the host was during most of the operator that cost most; None if unknown."""
+    every = pd.concat([one.blockers for one in found], ignore_index=True)
+    every = every[every["cause"] == LONG_OPERATOR].sort_values("idle_ns", ascending=False)
+    if every.empty:
+        return None
+    columns = ("rank", "start_ns", "dur_ns")
+    rank, begin, length = (int(every[name].iloc[0]) for name in columns)
+    causes = next(one.causes for one in found if one.rank == rank)
+    return _around(trace, rank, causes, "python_call", (begin, begin + length))
+
+
 def _index_of_longest(intervals: IntArray) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).argmax())
 
 
 def _recorded(trace: Trace, rank: int, causes: IdleCauses, begin: int, end: int) -> Message:
     """Return the innermost Python function, else annotation, that takes half of an interval."""
+    tables = ("python_call", "annotation")
+    found = (_around(trace, rank, causes, table, (begin, end)) for table in tables)
+    return next((said for said in found if said is not None), message("idle.host_unknown"))
+
+
+def _around(
+    trace: Trace, rank: int, causes: IdleCauses, table: str, interval: tuple[int, int]
+) -> Message | None:
+    """Return the innermost row of one table that takes half of an interval, on a thread that launches; None if there is none."""
     names = trace.rank_frame("name", rank).set_index("name_id")["name"].astype(str)
-    for table in ("python_call", "annotation"):
-        rows = trace.rank_frame(table, rank)
-        if table == "annotation":
-            text = rows["name_id"].map(names).fillna("")
-            rows = rows[(rows["device"] < 0) & ~text.str.startswith("ProfilerStep")]
-        start = rows["start_ns"].to_numpy(np.int64)
-        stop = start + rows["dur_ns"].to_numpy(np.int64)
-        inside = covered_length(np.array([[begin, end]]), start, stop)
-        launches = rows["thread"].isin(causes.threads).to_numpy(bool)
-        if table == "annotation":
-            # That of the profiler stops the program, whichever thread it is on.
-            launches = launches | (
-                rows["name_id"].map(names).fillna("").str.fullmatch(_OVERHEAD).to_numpy(bool)
-            )
-        around = rows[(inside >= (end - begin) / 2) & launches]
-        if len(around):
-            inner = around.sort_values("dur_ns").iloc[0]
-            name = str(names[inner["name_id"]])
-            if table == "python_call":
-                return message("idle.host_in", name=name)
-            return message("idle.host_in_annotation", name=name)
-    return message("idle.host_unknown")
+    rows = trace.rank_frame(table, rank)
+    if table == "annotation":
+        text = rows["name_id"].map(names).fillna("")
+        rows = rows[(rows["device"] < 0) & ~text.str.startswith("ProfilerStep")]
+    start = rows["start_ns"].to_numpy(np.int64)
+    stop = start + rows["dur_ns"].to_numpy(np.int64)
+    inside = covered_length(np.array([interval]), start, stop)
+    launches = rows["thread"].isin(causes.threads).to_numpy(bool)
+    if table == "annotation":
+        # That of the profiler stops the program, whichever thread it is on.
+        launches = launches | (
+            rows["name_id"].map(names).fillna("").str.fullmatch(_OVERHEAD).to_numpy(bool)
+        )
+    around = rows[(inside >= (interval[1] - interval[0]) / 2) & launches]
+    if around.empty:
+        return None
+    name = str(names[around.sort_values("dur_ns").iloc[0]["name_id"]])
+    if table == "python_call":
+        return message("idle.host_in", name=name)
+    return message("idle.host_in_annotation", name=name)

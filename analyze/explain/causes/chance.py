@@ -229,8 +229,10 @@ def _of_table(
     by_step = _chance(whole, present, at)
     by_piece = _chance(pieces, present, at)
     # In a short window they must be the last in each step.
-    least = max(MAX_CHANCE, exp((1 - steps) * log(max(ranks, 2))) * SURELY)
-    is_clear = max(by_piece, by_step) <= least
+    always = exp((1 - steps) * log(max(ranks, 2))) * SURELY
+    is_clear = max(by_piece, by_step) <= max(MAX_CHANCE, always)
+    # Who is the last in each step may be slow in a part of it: the noise of the other parts is no witness for them.
+    is_clear |= by_step <= min(MAX_CHANCE, always) and by_piece <= MAX_CHANCE_THERE
     is_clear |= (
         by_piece <= MAX_OF_PIECES and by_step <= MAX_OF_FEW and _is_often(whole, present, at)
     )

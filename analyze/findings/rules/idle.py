@@ -184,6 +184,10 @@ def idle_devices(account: Account) -> Iterator[Finding]:
         evidence = (message("idle.unknown_meaning"), *where)
         yield _finding(FindingKind.HOST_STALL, UNKNOWN_WORDS, "unknown", cost, evidence)
         return
+    if report.clock_off is not None:
+        words = UNKNOWN_WORDS._replace(remedy=message("idle.clock_off_remedy"))
+        yield _finding(words.kind, words, "unknown", cost, (report.clock_off, *where))
+        return
     yield from _by_cause(report, cost, where)
 
 

@@ -34,6 +34,7 @@ from .held_stages import (
     position_subject,
     stage_times,
 )
+from .off_cpu import stage_off_cpu
 from .starved import CONFIDENCE as CROWDED
 from .starved import PROCESSORS_FIRST, stage_waits_for_a_processor
 
@@ -91,6 +92,7 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
         of_head = _of_the_head(account, centre, stage)
         host = None if of_head is not None else host_of_stage(account.trace, account.stage, stage)
         crowding = _crowding(account, stage)
+        off_cpu = [] if crowding else _off_cpu(account, centre, stage)
         yield Finding(
             kind=FindingKind.STAGE_IMBALANCE
             if of_head is None
@@ -107,10 +109,13 @@ def stage_imbalances(account: Account) -> Iterator[Finding]:
                 *_held_there(account, stage),
                 *_of_the_model(account, stage),
                 _compute_fact(account, centre, when),
+                *off_cpu,
                 *(() if of_head is None else (of_head,)),
                 *_as_host(account, stage, host, cause.gain_as_host_frac),
             ),
-            remedy=PROCESSORS_FIRST if crowding else _imbalance_remedy(account, stage, when, host),
+            remedy=PROCESSORS_FIRST
+            if crowding
+            else _after_what_blocks(account, stage, when, host, off_cpu),
         )
 
 
@@ -120,6 +125,25 @@ def _crowding(account: Account, stage: int) -> list[Message]:
     excess_ns = float(centre[stage]) - float(centre.drop(stage).median())
     said = stage_waits_for_a_processor(account, stage, excess_ns)
     return [] if said is None else [said]
+
+
+def _off_cpu(account: Account, centre: pd.Series, stage: int) -> list[Message]:
+    """Return the CPU times that show that a stage stands still in its passes, else nothing."""
+    cpu = stage_off_cpu(account, stage, float(centre[stage]) - float(centre.drop(stage).median()))
+    if cpu is None:
+        return []
+    each = per_step(account.windows)
+    return [message("stage.cpu_time", each=each, own_ns=cpu[0], others_ns=cpu[1])]
+
+
+def _after_what_blocks(
+    account: Account, stage: int, when: BadSteps, host: str | None, off_cpu: list[Message]
+) -> Message:
+    """Return the remedy of a heavy stage, behind the search for what blocks it where it stands still."""
+    remedy = _imbalance_remedy(account, stage, when, host)
+    if not off_cpu:
+        return remedy
+    return message("stage.remedy_off_cpu", who=position_name(account, stage), then=remedy)
 
 
 def _as_host(

@@ -20,6 +20,7 @@ from ...tables.results import Cause, Finding, Where
 from ...wording.message import Message, message
 from .bad_steps import BadSteps, per_step
 from .grading import MIN_COST, MIN_SURE, hidden_facts, relief_words, severity
+from .off_cpu import MIN_CPU_SHARE, cpu_per_step
 from .pass_counts import more_passes
 from .slow_steps import (
     PASSES,
@@ -46,8 +47,6 @@ SHOWN_CHANCE = 1e-3
 """From this chance on that a rank is late by accident, it is said."""
 UNSHOWN = 0.4
 """Confidence at most where the interval of what a repair returns holds nothing."""
-MIN_CPU_SHARE = 0.5
-"""Of an excess on a CPU; with less the rank was not computing."""
 
 
 def straggler_ranks(account: Account) -> Iterator[Finding]:
@@ -316,15 +315,10 @@ def _class_excess(account: Account, rank: int) -> list[tuple[str, float]]:
 
 
 def _cpu_per_step(account: Account, rank: int) -> tuple[float, float] | None:
-    """Return thread CPU time in compute spans per step: of the rank, and its peers' median.
-
-    None on a GPU, where the CPU only launches.
-    """
-    if not str(account.trace.run.get("device_name") or "").startswith("CPU"):
+    """Return thread CPU time in compute spans per step: of the rank, and its peers' median; None if unknown."""
+    total = cpu_per_step(account)
+    if total is None:
         return None
-    spans = account.trace.frame("span")
-    spans = spans[spans["kind"].isin(["forward", "backward"]) & spans["cpu_ns"].notna()]
-    total = spans.groupby("rank")["cpu_ns"].sum() / max(spans["step"].nunique(), 1)
     peers = [peer for peer in account.peers_of(rank) if peer in total.index]
     if rank not in total.index or not peers:
         return None

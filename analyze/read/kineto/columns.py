@@ -201,7 +201,8 @@ def step_windows(roles: RoledEvents) -> StepWindows:
     if found is not None:
         return found
     events = (roles.device, roles.host_note, *roles.operator.parts())
-    extents = [(e.start.min(), e.time.end.max()) for e in events if len(e)]
+    some = [one for one in events if len(one)] or [roles.python]
+    extents = [(e.start.min(), e.time.end.max()) for e in some]
     bounds = (min(first for first, _ in extents), max(last for _, last in extents))
     start, end = (np.array([bound], dtype=np.int64) for bound in bounds)
     return StepWindows(np.array([_WHOLE_FILE_STEP]), start, end, is_whole_file=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from ...tables.stored_tables import STORED
 from ...wording.limits import Limit
 from ...wording.message import message
-from ..files import InputFile
+from ..files import MAX_RANKS, InputFile, rank_in_name
 from ..reading import OnBytes, ignore_bytes
 from .columns import (
     DeviceLinks,
@@ -44,10 +43,6 @@ from .side_streams import separated, unknown_notes
 from .step_gaps import until_the_next
 from .stream import CHUNK_BYTES, EventStream
 from .units import refuse_other_unit
-
-_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
-_MOST_RANKS = 1 << 20
-"""More than any job has; a larger number is damage."""
 
 
 class RankFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +109,8 @@ def read_rank_file(
         header = stream.header
         notes: list[Limit] = list(stream.losses)
         roles = collector.finish(header.base_time_nanoseconds or 0)
-        if not (len(roles.device) or len(roles.operator) or len(roles.host_note)):
+        parts = (len(roles.device), len(roles.operator), len(roles.host_note), len(roles.python))
+        if not any(parts):
             raise _without_events(roles, notes, file.label)
         roles, far = without_far_events(roles, file.label)
         roles, repeated = without_repeated_events(roles)
@@ -122,7 +118,7 @@ def read_rank_file(
         refuse_other_unit(roles, file.label)
         _refuse_merged(roles, file.label)
         info = header.distributed_info or DistributedInfo()
-        rank = _rank(info, file.name, default_rank, notes)
+        rank = _rank(info, file.label, default_rank, notes)
         if rank is None:
             raise TraceFormatError(
                 message("refused.no_rank_in_header"),
@@ -245,12 +241,11 @@ def _refuse_merged(roles: RoledEvents, where: str) -> None:
         )
 
 
-def _rank(info: DistributedInfo, name: str, default: int | None, notes: list[Limit]) -> int | None:
-    """Return the rank by the header, else by ``rank`` or ``worker`` and a number in the name."""
-    in_name = _RANK_IN_NAME.search(name)
-    by_name = int(in_name[1]) if in_name and int(in_name[1]) < _MOST_RANKS else None
+def _rank(info: DistributedInfo, label: str, default: int | None, notes: list[Limit]) -> int | None:
+    """Return the rank by the header, else by the name of the file or its folder."""
+    by_name = rank_in_name(label)
     by_header = None if info.rank is None else to_int(info.rank, bits=32)
-    if by_header is not None and by_header >= _MOST_RANKS:
+    if by_header is not None and by_header >= MAX_RANKS:
         notes.append(message("assumed.absurd_rank", rank=by_header))
         by_header = None
     if by_header is not None and by_header >= 0:

@@ -75,7 +75,7 @@ def _read_all(
     errors: list[TraceFormatError] = []
     notes: list[Limit] = []
     for file, kind in files:
-        rank = rank_in_name(file.name)
+        rank = rank_in_name(file.label)
         try:
             if rank is None and len(files) > 1:
                 raise TraceFormatError(

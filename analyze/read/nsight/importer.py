@@ -150,7 +150,7 @@ def _read_file(file: InputFile, notes: list[Limit], *, is_only: bool) -> Iterato
             device = device.with_process(processes[0])
         own = {process: _ranges_of(nvtx, process) for process in processes}
         joined = {process: memberships(nvtx, own[process]) for process in processes}
-        numbered = number_processes(database, nvtx, file.name, joined)
+        numbered = number_processes(database, nvtx, file.label, joined)
         if is_only:
             numbered = number_by_device(numbered, database, device)
         _refuse_unnumbered(numbered, file.label)

@@ -39,7 +39,7 @@ class NumberedProcess:
 def number_processes(
     database: Database,
     nvtx: NvtxEvents,
-    file_name: str,
+    label: str,
     joined: Mapping[int, Sequence[Membership]],
 ) -> list[NumberedProcess]:
     """Return the processes of a file in their order, with their ranks.
@@ -47,7 +47,7 @@ def number_processes(
     Args:
         database: The file.
         nvtx: Its NVTX events.
-        file_name: How it is called.
+        label: Where it lies and how it is called.
         joined: The communicators that each process has joined; its keys are the processes.
 
     Raises:
@@ -55,7 +55,7 @@ def number_processes(
     """
     recorded = _of_mpi(database)
     said = _said(database, nvtx)
-    by_file = rank_in_name(file_name) if len(joined) == 1 else None
+    by_file = rank_in_name(label) if len(joined) == 1 else None
     found = []
     for process, members in joined.items():
         largest = max(members, key=lambda one: one.ranks, default=None)

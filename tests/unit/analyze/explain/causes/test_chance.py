@@ -38,6 +38,15 @@ def test_the_last_in_every_step_has_the_chance_that_counting_gives(ranks, steps)
     assert not chance.explains
 
 
+def test_noise_in_the_backward_does_not_hide_who_is_last_in_every_step():
+    """Fails when a rank that sleeps in each forward is jitter, because the passes behind vary from step to step."""
+    late = np.random.default_rng(5).uniform(0.0, 0.12, (2, 11, 8))
+    late[1, :, 0] += 1.0
+    (chance,) = relabelled(late, [1]).values()
+    assert chance.by_step == pytest.approx(2.0**-10, rel=1e-3)
+    assert not chance.explains
+
+
 @pytest.mark.parametrize("ranks", [4, 8])
 @pytest.mark.parametrize("late", [8, 12, 20])
 def test_the_bound_is_never_below_what_counting_gives(ranks, late):

@@ -49,8 +49,40 @@ def test_the_parts_of_a_step_add_up(tmp_path):
     report = host_report(trace, step_windows(trace))
     assert sum(report.frac.values()) == pytest.approx(1.0, abs=1e-9)
     assert report.frac == pytest.approx(
-        {"operator": 0.25, "call": 0.15, "annotation": 0.35, "nothing": 0.25}
+        {"operator": 0.25, "call": 0.15, "annotation": 0.35, "function": 0.0, "nothing": 0.25}
     )
+
+
+def _python(name, ts, dur, tid=1):
+    return complete("python_function", name, ts, dur, tid=tid)
+
+
+def test_a_trace_of_python_functions_alone_names_those_of_the_user(tmp_path):
+    """Fails when a program without operators is refused, though its stacks say where it was."""
+    events = [_python("train.py(1): <module>", 0, 10_000), _python("train.py(9): load", 0, 8_000)]
+    events += [_python("<built-in function sleep>", 1_000, 7_000)]
+    (finding,) = _found(_trace(tmp_path, events))
+    said = " ".join(map(str, finding.evidence))
+    assert "train.py(9): load 80.0 % and train.py(1): <module> 20.0 %" in said
+    assert "in nothing recorded 0.0 %" in said
+
+
+def test_functions_of_a_thread_that_does_no_work_are_not_named(tmp_path):
+    """Fails when the thread of a data loader, which waits all the time, leads the list."""
+    events = [step(1, 0, 10_000), operator("aten::mm", 0, 2_000)]
+    events += [_python("train.py(3): step", 0, 4_000), _python("feed.py(7): get", 0, 9_000, tid=5)]
+    trace = _trace(tmp_path, events)
+    report = host_report(trace, step_windows(trace))
+    assert [one.name for one in report.functions] == ["train.py(3): step"]
+
+
+def test_a_function_around_several_steps_is_not_the_work_of_one(tmp_path):
+    """Fails when the loop around the steps takes more than the whole of one."""
+    events = [step(1, 0, 10_000), step(2, 10_000, 10_000), operator("aten::mm", 0, 15_000)]
+    events += [_python("train.py(1): main", 0, 20_000), _python("train.py(3): step", 0, 4_000)]
+    trace = _trace(tmp_path, events)
+    report = host_report(trace, step_windows(trace))
+    assert [one.name for one in report.functions] == ["train.py(3): step"]
 
 
 def test_steps_without_events_do_not_count(tmp_path):

@@ -144,6 +144,28 @@ def test_a_long_operator_without_launches_is_work_of_the_host(tmp_path):
     assert says(found["long_operator"], "aten::stack", "49.0 ms")
 
 
+def test_a_pause_in_an_operator_that_launches_is_no_launch_overhead(tmp_path):
+    """Fails when 49 ms of Python in the backward of one operator are told to fuse kernels, as it launches at its end."""
+    events = [step(1, 0, 100_000), operator("MyFnBackward", 1_000, 49_100)]
+    events += [complete("python_function", "my.py(5): backward", 1_010, 49_000)]
+    events += launched("relu", 20, 30, 60, 1) + launched("gemm", 50_050, 50_060, 49_000, 2)
+    found = causes(tmp_path, events)
+    assert found["long_operator"].cost_frac == pytest.approx(0.49, abs=0.005)
+    assert says(found["long_operator"], "MyFnBackward", "49.0 ms")
+    assert says(found["long_operator"], "my.py(5): backward")
+    assert "launching" not in found
+
+
+def test_many_small_operators_that_launch_nothing_are_work_of_the_host(tmp_path):
+    """Fails when what computes on the CPU for 40 ms is told to fuse kernels."""
+    events = [step(1, 0, 100_000), *launched("relu", 20, 30, 60, 1)]
+    events += [operator("aten::add", 1_000 + 40 * at, 38) for at in range(1_000)]
+    events += launched("gemm", 41_100, 41_110, 58_000, 2)
+    found = causes(tmp_path, events)
+    assert found["long_operator"].cost_frac == pytest.approx(0.38, abs=0.005)
+    assert "launching" not in found
+
+
 def test_operators_of_another_thread_do_not_launch(tmp_path):
     """Fails when a loader thread beside a waiting main thread makes the job launch-bound."""
     events = [step(1, 0, 10_000), *launched("relu", 20, 30, 60, 1)]
@@ -187,3 +209,31 @@ def test_the_causes_add_up_to_the_idle_time(work, calls, allocates):
     busy = union(pair(start, start + rows_of_work["dur_ns"].to_numpy(np.int64)))
     assert sum(found.total_ns.values()) == total_length(subtract(window, busy))
     assert min(found.total_ns.values()) >= 0
+
+
+def _waited_for(shift):
+    """Return steps that end in a wait for the device, with its clock set back, and 0.5 ms idle in each."""
+    events = []
+    for number in range(8):
+        t = number * 10_000
+        events += [step(number, t, 10_000), call("cudaDeviceSynchronize", t + 500, 9_000)]
+        for at in range(10):
+            correlation = 10 * number + at + 1
+            start = t + 60 + at * 944 - shift
+            events += launched("gemm", t + 50 + at * 10, start, 940, correlation)
+    return events
+
+
+def test_a_clock_that_is_off_makes_the_causes_unknown(tmp_path):
+    """Fails when a wait is blamed for idle time that only a clock 2 ms behind makes."""
+    found = causes(tmp_path, _waited_for(2_000))
+    assert "synchronise" not in found
+    assert says(found["unknown"], "before its launch", "1.99 ms")
+
+
+def test_a_clock_that_is_off_by_little_leaves_the_causes(tmp_path):
+    """Fails when 0.03 ms at each of a few long gaps take the cause of 60 % from the reader."""
+    events = [step(1, 0, 100_000)]
+    for at in range(25):
+        events += launched("gemm", at * 4_000 + 50, at * 4_000 + 20, 1_500, at + 1)
+    assert "nothing_launched" in causes(tmp_path, events)

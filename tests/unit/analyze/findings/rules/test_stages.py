@@ -1,7 +1,9 @@
 """A host whose ranks are a whole stage."""
 
 import pytest
-from tests.messages import values_of
+from tests.messages import of_code, values_of
+from tests.synthetic import MS, Job
+from tests.unit.analyze.findings.rules.test_starved import on_one_host
 
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.synthetic import SyntheticJob, generate, parse_fault, truth_of
@@ -70,3 +72,19 @@ def test_a_slow_host_that_is_a_stage_has_its_own_price(dp, first_step):
     (found,) = (own for own in result.findings if own.kind == "stage_imbalance")
     reported = values_of(found.evidence, "stage_or_host.gain")
     assert reported["gain"] == cause.gain_as_host_frac > 1.4 * cause.removal_gain_frac
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_stage_that_stands_still_in_its_passes_is_not_called_too_large_first(computes):
+    """Fails when who sleeps 20 ms in each pass of a stage is told to move layers, and nothing else."""
+    job = Job(layout=ParallelLayout(pp=2), microbatches=4, steps=20)
+    findings = on_one_host(
+        job,
+        lambda kind, rank, step, microbatch: (20 + 20 * rank) * MS,
+        lambda rank: (20 + 20 * rank * computes) * MS,
+        load=1.0,
+    )
+    found = next(one for one in findings if one.kind == "stage_imbalance")
+    assert bool(of_code(found.evidence, "stage.cpu_time")) == (not computes)
+    assert str(found.remedy).startswith("Find what blocks stage 1") == (not computes)
+    assert "Move layers away from stage 1" in str(found.remedy)

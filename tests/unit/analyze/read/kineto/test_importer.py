@@ -80,6 +80,16 @@ def test_ranks_come_from_the_header_before_the_name(tmp_path):
     assert mentions(trace, "8 ranks", "3, 5")
 
 
+def test_a_folder_called_after_a_rank_names_it(tmp_path):
+    """A profiler handler with a folder a rank would be refused, though its tree says who is who."""
+    for name in ("rank_0", "rank_1"):
+        (tmp_path / name).mkdir()
+        write_rank(tmp_path / name / "trace.json", [kernel("k", 1, 1)])
+    trace = import_trace(tmp_path)
+    assert trace.ranks == (0, 1)
+    assert mentions(trace, "names no rank", "folder does")
+
+
 def test_two_files_of_one_rank_are_refused_by_name(tmp_path):
     """Two runs in one folder would be added up as if they were one."""
     write_rank(tmp_path / "first.json", [kernel("k", 1, 1)], rank=0)
