@@ -80,8 +80,11 @@ def _findings(
         yield crash_finding(trace, graph, death)
     long_ns = patience_ns if step_time_ns else LONG_NS
     if graph is None or not lost_ranks(trace) <= set(graph.absent):
-        yield from all_silent(trace, (long_ns, patience_ns), step_time_ns)
-        return
+        # Where a lost rank may be waited for in several groups, counts blame who waits for it.
+        silent = tuple(all_silent(trace, (long_ns, patience_ns), step_time_ns))
+        yield from silent
+        if graph is None or silent:
+            return
     together = tuple(ended_together(trace, patience_ns))
     standing = _standing(trace, graph, (long_ns, patience_ns))
     crossed = tuple(crossed_transfer_findings(trace, graph))
