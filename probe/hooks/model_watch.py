@@ -8,6 +8,7 @@ of two dimensions; its size is what this rank trains on. Nothing is imported for
 from __future__ import annotations
 
 import sys
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ _CONFIGURATIONS = ("config", "model_config", "model_args")
 """Attributes of a model: of transformers, of picotron, and, last, of torchtitan."""
 _MULTI_TOKEN = ("mtp", "nextn")
 """What names of such layers hold."""
+_IDS_DIM = 2
+"""Sequences, and tokens of each."""
 _MOST_WRAPPERS = 6
 """One more than compile, FSDP, DDP and two of a framework; it also ends at wrappers that hold
 themselves."""
@@ -47,11 +50,13 @@ class ModelWatch:
     def tokens(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         """Return the tokens of a forward call of training, 0 where it is given no token ids."""
         ids: Any = kwargs.get("input_ids")
-        if ids is None and args:
-            ids = args[0]
+        if ids is None:
+            ids = args[0] if args else _ids_of(kwargs)
+        if isinstance(ids, dict | UserDict):
+            ids = _ids_of(ids)
         try:
             # Few looks: each costs a microsecond where training has emptied the caches.
-            if ids.dim() != 2 or ids.is_floating_point() or not module.training:
+            if ids.dim() != _IDS_DIM or ids.is_floating_point() or not module.training:
                 return 0
         except AttributeError:  # no tensor
             return 0
@@ -76,6 +81,18 @@ class ModelWatch:
                     self._learn({"observed": doubts})
         except ConfigError:
             return  # MFU stays unknown: a model that no formula counts.
+
+
+def _ids_of(batch: Mapping[str, Any]) -> Any:
+    """Return the token ids of a batch by names; None without any, with unlike sizes, or beside floats.
+
+    Masks and labels are integers of the size of the ids. Floats beside them may be the logits of a loss.
+    """
+    if (named := batch.get("input_ids")) is not None:
+        return named
+    sized = [own for own in batch.values() if getattr(own, "ndim", 0) >= _IDS_DIM]
+    is_clear = len({own.shape for own in sized}) == 1
+    return sized[0] if is_clear and not any(own.is_floating_point() for own in sized) else None
 
 
 def _fields_of(config: Any, module: Any, length: int) -> dict[str, object] | None:

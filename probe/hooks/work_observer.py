@@ -87,6 +87,7 @@ class WorkObserver:
         self._parts: dict[int, _Part] = {}
         self._roots: list[Any] = []
         self._vocabularies: dict[int, Any] = {}
+        self._inside: set[int] = set()
         self._tokens = 0
         self._trained = self._forward_only = self._layers = 0.0
         self._trains = self._is_odd = self._has_head = self._is_head_called = False
@@ -186,6 +187,8 @@ class WorkObserver:
         for layer in entries_of_longest_list(root):
             part = self._parts[id(layer)]
             part.is_layer = not part.weights
+            # An MLP as wide as the vocabulary is no head.
+            self._inside.update(id(own) for own in layer.modules() if own is not layer)
 
     def _add(self, part: _Part, args: Any, kwargs: Any, *, grads: bool, again: bool) -> None:
         given: Any = args[0] if args else next(_tensors(kwargs.values()), None)
@@ -208,7 +211,8 @@ class WorkObserver:
             self._trained += rows * part.weights * parts
         else:
             self._forward_only += rows * part.weights * parts
-        if getattr(part.module, "out_features", 0) in self._vocabularies:
+        is_head = getattr(part.module, "out_features", 0) in self._vocabularies
+        if is_head and id(part.module) not in self._inside:
             self._has_head = self._is_head_called = True
 
     @staticmethod

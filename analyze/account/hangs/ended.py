@@ -15,6 +15,7 @@ import pandas as pd
 from ...align.steps.last_records import last_records_ns
 from ...tables.trace import Trace
 from .hang import WaitGraph, wait_graph
+from .stacks import waits_for_others
 
 LED_BY_NS = 50_000_000
 """Processes that are ended together are seen to end within that."""
@@ -60,6 +61,8 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """From the first end to the last."""
     interrupted: bool
     """Whether Ctrl-C ended the first."""
+    gave_up: tuple[int, ...] = ()
+    """Ranks that an exception ended where they waited for others: a timeout, or a peer that was gone."""
 
 
 def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | None:
@@ -112,6 +115,7 @@ def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
     """Return how long all ranks were silent before they were ended from outside; None if they were not.
 
     They were killed together, or Ctrl-C ended the first: a launcher then gives the others half a minute.
+    Or the first gave up: where it waited for others, an exception ended it.
 
     Args:
         trace: A capture that broke off.
@@ -119,16 +123,22 @@ def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
     """
     times = ends_of_ranks(trace)
     ended = times["ended_ns"]
-    interrupted = _interrupted(times)
-    if times.empty or ended.isna().any() or (times["closed"] & ~interrupted).any():
+    interrupted, gave_up = _interrupted(times), _gave_up(trace, times)
+    closed = times["closed"] & ~interrupted & ~gave_up
+    if times.empty or ended.isna().any() or closed.any():
         return None
     silent_ns = int(ended.min()) - int(last_records_ns(trace).max())
     between_ns = int(ended.max() - ended.min())
     by_ctrl_c = bool(interrupted.to_numpy()[ended.astype("int64").to_numpy().argmin()])
-    is_one_end = between_ns <= TOGETHER_NS or by_ctrl_c
+    is_one_end = between_ns <= TOGETHER_NS or by_ctrl_c or bool(gave_up[ended == ended.min()].any())
     if silent_ns < max(patience_ns, LEAST_SILENCE_NS) or not is_one_end:
         return None
-    return Standstill(silent_ns=silent_ns, between_ns=between_ns, interrupted=by_ctrl_c)
+    return Standstill(
+        silent_ns=silent_ns,
+        between_ns=between_ns,
+        interrupted=by_ctrl_c,
+        gave_up=tuple(map(int, times.index[gave_up])),
+    )
 
 
 def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
@@ -152,7 +162,8 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     by_ctrl_c = times.loc[is_first, "ended_by"].eq(KeyboardInterrupt.__name__).any()
     if by_ctrl_c or (_interrupted(times) & ~raised).all():
         return None
-    silent = None if raised[is_first].any() else stood_still(trace, 0.0)
+    gave_up = _gave_up(trace, times)
+    silent = None if (raised & ~gave_up)[is_first].any() else stood_still(trace, 0.0)
     if silent is not None and (
         silent.interrupted or (patience_ns is not None and silent.silent_ns >= patience_ns)
     ):
@@ -188,6 +199,11 @@ def _interrupted(times: pd.DataFrame) -> pd.Series[bool]:
 def _raised(times: pd.DataFrame) -> pd.Series[bool]:
     """Return which ranks an error of their own or of a peer ended; Ctrl-C may then have ended their exit."""
     return times["ended_by"].notna() & ~times["ended_by"].isin(INTERRUPTS)
+
+
+def _gave_up(trace: Trace, times: pd.DataFrame) -> pd.Series[bool]:
+    """Return which ranks an error ended that stood, by their stacks, where ranks wait for each other."""
+    return _raised(times) & times.index.isin(waits_for_others(trace))
 
 
 def _left_ns(times: pd.DataFrame) -> pd.Series:

@@ -28,7 +28,7 @@ from ...align.steps.last_records import last_records_ns
 from ...tables.trace import Trace
 from .newest_attempt import rows_of_newest_attempt
 from .stacks import CALL_FILE
-from .unrecorded_ranks import unheard_ranks
+from .unrecorded_ranks import lost_ranks, unheard_ranks
 
 OpKey = tuple[str, int, int, int]
 """Group, number, and for a transfer sender and receiver, else -1 twice."""
@@ -127,12 +127,16 @@ def _counted_ahead(trace: Trace) -> pd.DataFrame:
     """Return the collectives that ranks stand in by the counts of their backends.
 
     Where communication was not recorded, a rank that has issued more on a group than another
-    member waits in its last one, since its last record or later.
+    member waits in its last one, since its last record or later. So does one that has a group
+    with a lost rank, if it has no other such group: else it may wait in any of them.
     """
     progress = trace.frame("progress").astype({"group_id": str})
     known = progress.dropna(subset=["issued_seq"])
     slowest = known.groupby("group_id")["issued_seq"].min()
     ahead = known["issued_seq"] > known["group_id"].map(slowest)
+    lost_in = progress.loc[progress["rank"].isin(lost_ranks(trace)), "group_id"]
+    of_lost = known[known["group_id"].isin(lost_in)]
+    ahead |= known.index.isin(of_lost.index[~of_lost["rank"].duplicated(keep=False)])
     rows = known[ahead & known["rank"].isin(unheard_ranks(trace.tables))]
     return rows.assign(
         seq=rows["issued_seq"].astype("int64"),
@@ -286,6 +290,7 @@ class _Away:
         self._transferred: dict[Hashable, int] = last.to_dict()
         self._captured = set(trace.ranks)
         self._unheard = unheard_ranks(trace.tables)
+        self._lost = lost_ranks(trace)
 
     def of(self, key: OpKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the members that are known not to have come, and those without a capture."""
@@ -301,7 +306,9 @@ class _Away:
             behind = [
                 rank
                 for rank in self._members.get(group, ())
-                if rank not in self._captured or self._issued.get((group, rank), seq) < seq
+                if rank not in self._captured
+                or rank in self._lost
+                or self._issued.get((group, rank), seq) < seq
             ]
         return (
             tuple(rank for rank in behind if rank in self._captured),

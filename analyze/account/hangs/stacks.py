@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -21,6 +22,10 @@ _MEETINGS = ("init_process_group", "new_group", "split_group")
 """Functions in which ranks wait for each other outside of any operation, outermost first."""
 CALL_FILE = "distributed_c10d.py"
 """Where a rank stands that is in a call of communication."""
+_BETWEEN_RANKS = r"[/\\]torch[/\\](?:distributed|nn[/\\]parallel)[/\\]|[/\\]autograd[/\\]graph\.py$"
+"""Files of torch in which ranks wait for each other, or for what a backward pass communicates."""
+MESSAGES = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "recv_object_list"})
+"""Calls that are of a pair of ranks."""
 _CALLERS = 3
 """Functions of the program that are named beside the innermost one."""
 _MOST_FRAMES = 64
@@ -101,6 +106,60 @@ def meeting(trace: Trace) -> Meeting | None:
         if waiting and known > waiting and known.issuperset(trace.ranks):
             return Meeting(function, tuple(sorted(waiting)), tuple(sorted(known - waiting)))
     return None
+
+
+def away_from_call(trace: Trace, lost: Collection[int]) -> Meeting | None:
+    """Return the one call in which ranks stand while the others are known to be elsewhere.
+
+    Args:
+        trace: The capture.
+        lost: Ranks whose processes showed no sign of life meanwhile: they have no stacks.
+    """
+    calls = calls_by_rank(trace)
+    waiting = waits_for_others(trace) | set(calls)
+    known = set(map(int, trace.frame("standing")["rank"])) | set(lost)
+    absent = known - waiting
+    if not absent or len(set(calls.values())) != 1 or not known.issuperset(trace.ranks):
+        return None
+    return Meeting(next(iter(calls.values())), tuple(sorted(waiting)), tuple(sorted(absent)))
+
+
+def different_calls(trace: Trace) -> tuple[Meeting, ...]:
+    """Return the collectives in which all ranks stand, the rarest first; nothing where they are alike.
+
+    Nothing either where ranks may stand in different groups.
+    """
+    calls = calls_by_rank(trace)
+    if not set(calls).issuperset(trace.ranks) or trace.row_count("group") != 1:
+        return ()
+    by_call: dict[str, list[int]] = defaultdict(list)
+    for rank, call in sorted(calls.items()):
+        by_call[call].append(rank)
+    if len(by_call) < 2 or MESSAGES & set(by_call):
+        return ()
+    rarest = sorted(by_call.items(), key=lambda one: len(one[1]))
+    return tuple(Meeting(call, tuple(ranks), ()) for call, ranks in rarest)
+
+
+def calls_by_rank(trace: Trace) -> dict[int, str]:
+    """Return the innermost call of communication of each rank that stands in one and does not go on."""
+    inner = _inner(trace)
+    inner = inner[inner["file"].astype(str).str.endswith(CALL_FILE)]
+    return dict(zip(inner["rank"].astype(int), inner["function"].astype(str), strict=True))
+
+
+def waits_for_others(trace: Trace) -> frozenset[int]:
+    """Return the ranks that stand where ranks wait for each other: in a call, or in what DDP or a backward pass makes."""
+    inner = _inner(trace)
+    return frozenset(
+        map(int, inner.loc[inner["file"].astype(str).str.contains(_BETWEEN_RANKS), "rank"])
+    )
+
+
+def _inner(trace: Trace) -> pd.DataFrame:
+    """Return the innermost function of each rank that does not go on."""
+    frame = trace.frame("standing")
+    return frame[(frame["depth"] == 0) & ~frame["goes_on"].astype(bool)]
 
 
 def stack_places(trace: Trace) -> pd.DataFrame:

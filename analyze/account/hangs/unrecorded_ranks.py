@@ -24,6 +24,8 @@ from ...wording.limits import Limit
 from ...wording.message import message
 from .notes import notes_of_last_step
 
+SILENT_NS = 5_000_000_000
+"""A process that is ten times as long without a sign of life as it should be."""
 _WITH_COMMUNICATION = (CaptureLevel.COLLECTIVES.value, CaptureLevel.KERNELS.value)
 
 
@@ -59,6 +61,22 @@ def unknown_at_the_end(trace: Trace) -> list[int]:
     progress = trace.frame("progress")
     of_group = progress[progress["group_id"] != NO_GROUP]
     return sorted(map(int, of_group.loc[of_group["issued_seq"].isna(), "rank"].unique()))
+
+
+def lost_ranks(trace: Trace) -> frozenset[int]:
+    """Return ranks of which nothing tells what they had issued, and that fell silent long before others did.
+
+    Such a process is stopped, or native code holds its interpreter. It has issued nothing since, so others
+    wait for it, if they wait.
+    """
+    progress = trace.frame("progress")
+    by_rank = progress.groupby("rank").agg(
+        issued=("issued_seq", "count"), alive_ns=("alive_ns", "max")
+    )
+    alive_ns = by_rank["alive_ns"].dropna().astype("int64")
+    is_silent = alive_ns <= alive_ns.max() - SILENT_NS
+    unknown = unheard_ranks(trace.tables) & set(by_rank.index[by_rank["issued"] == 0])
+    return frozenset(map(int, alive_ns.index[is_silent])) & unknown
 
 
 def counted_collectives(

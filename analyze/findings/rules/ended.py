@@ -11,8 +11,9 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...account.hangs.ended import ends_of_ranks
+from ...account.hangs.ended import LEAST_SILENCE_NS, ends_of_ranks
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
+from ...align.steps.last_records import last_records_ns
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...tables.trace import Trace
@@ -95,11 +96,19 @@ def _ended(trace: Trace) -> Iterator[Finding]:
         confidence=said.confidence,
         evidence=(
             message("crash.all_ended", between_ns=between_ns, rank=first),
+            *_silence_before(trace, int(ended.iloc[0])),
             *(_way(str(way), _ranks(own)) for way, own in ways.groupby(ways)),
         ),
         remedy=said.remedy,
         cause=said.cause,
     )
+
+
+def _silence_before(trace: Trace, ended_ns: int) -> Iterator[Message]:
+    """Say that nothing was recorded long before the first end: who ended first may have given up waiting."""
+    silent_ns = ended_ns - int(last_records_ns(trace).max())
+    if silent_ns >= LEAST_SILENCE_NS:
+        yield message("crash.silent_before", silent_ns=silent_ns)
 
 
 def _way(way: str, ranks: list[int]) -> Message:

@@ -17,7 +17,8 @@ from ...account.hangs.ended import (
 )
 from ...account.hangs.hang import OpenOperation, WaitGraph, stood_in, wait_graph
 from ...account.hangs.mismatch import Mismatch, mismatches
-from ...account.hangs.stacks import stack_messages
+from ...account.hangs.stacks import MESSAGES, calls_by_rank, stack_messages
+from ...account.hangs.unrecorded_ranks import SILENT_NS, lost_ranks, unheard_ranks
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Finding
 from ...tables.trace import Trace
@@ -47,8 +48,6 @@ PATIENCE_NS = 60_000_000_000
 """The same where the length of a step is not known."""
 LONG_NS = 10_000_000_000
 """There, what is long enough for a warning: a first step may compile, or read a checkpoint."""
-SILENT_NS = 5_000_000_000
-"""A process that is ten times as long without a sign of life as it should be."""
 
 
 def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[Finding]:
@@ -81,9 +80,12 @@ def _findings(
     if death is not None and not ended_in_order(trace, death.ranks):
         yield crash_finding(trace, graph, death)
     long_ns = patience_ns if step_time_ns else LONG_NS
-    if graph is None:
-        yield from all_silent(trace, (long_ns, patience_ns), step_time_ns)
-        return
+    if graph is None or not lost_ranks(trace) <= set(graph.absent):
+        # Where a lost rank may be waited for in several groups, counts blame who waits for it.
+        silent = tuple(all_silent(trace, (long_ns, patience_ns), step_time_ns))
+        yield from silent
+        if graph is None or silent:
+            return
     together = tuple(ended_together(trace, patience_ns))
     standing = _standing(trace, graph, (long_ns, patience_ns))
     crossed = tuple(crossed_transfer_findings(trace, graph))
@@ -104,6 +106,8 @@ def _standstills(
         stood = stood_in(trace, graph.absent)
         if {rank for found in stood for rank in found.since_ns} == set(graph.absent):
             yield _unfinished(trace, graph, standing, stood)
+        elif calls := _counted_calls(trace, graph):
+            yield _behind(trace, graph, standing, calls)
         else:
             yield _absent(trace, graph, standing)
     if graph.uncaptured:
@@ -166,6 +170,9 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
         *silences(trace, graph),
         *device_faults_of(trace, graph.absent),
     ]
+    if unheard_ranks(trace.tables).issuperset(graph.waiting):
+        # No record tells what they wait in.
+        evidence += stack_messages(trace, graph.waiting, most=SHOWN)
     victims = set(graph.waiting) & {rank for o in graph.operations for rank in o.absent}
     if victims:
         evidence.append(message("hang.victims", victims=sorted(victims)))
@@ -241,6 +248,34 @@ def _unfinished(
             *waited(trace, graph),
         ),
         remedy=message("hang.unfinished_remedy"),
+    )
+
+
+def _counted_calls(trace: Trace, graph: WaitGraph) -> list[str]:
+    """Return the collectives in which all stand who did not arrive, where no record but counts tells that."""
+    calls = calls_by_rank(trace)
+    inside = [rank for rank in graph.absent if calls.get(rank, "send") not in MESSAGES]
+    if len(inside) < len(graph.absent) or not unheard_ranks(trace.tables).issuperset(inside):
+        return []
+    return sorted({calls[rank] for rank in inside})
+
+
+def _behind(trace: Trace, graph: WaitGraph, standing: _Standing, calls: Sequence[str]) -> Finding:
+    """Return the finding about ranks that wait in a collective, by their stacks, with a number that others have passed."""
+    return Finding(
+        kind=FindingKind.HANG,
+        severity=standing.severity,
+        where=where_of(graph.absent, trace),
+        claim=message("hang.behind", ranks=graph.absent, calls=calls, waiting=len(graph.waiting)),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=round(0.7 * standing.factor, 2),
+        evidence=(
+            *stack_messages(trace, trace.ranks, most=SHOWN),
+            *waited_for(trace, graph, graph.absent),
+            *waited(trace, graph),
+        ),
+        remedy=message("hang.behind_remedy"),
     )
 
 

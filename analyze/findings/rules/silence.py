@@ -14,9 +14,16 @@ import numpy as np
 
 from meshscope.probe.schema.terms import FindingKind, Severity, StepDetail
 
-from ...account.hangs.ended import Standstill, stood_still
+from ...account.hangs.ended import Standstill, ends_of_ranks, stood_still
 from ...account.hangs.hang import WaitGraph
-from ...account.hangs.stacks import meeting, stack_messages
+from ...account.hangs.stacks import (
+    Meeting,
+    away_from_call,
+    different_calls,
+    meeting,
+    stack_messages,
+)
+from ...account.hangs.unrecorded_ranks import lost_ranks
 from ...align.steps.last_records import last_record_ns
 from ...tables.arrays import IntArray
 from ...tables.results import Finding
@@ -46,8 +53,12 @@ def all_silent(
     if found is None:
         return
     claim = message("hang.job", silent_ns=found.silent_ns)
-    met = meeting(trace)
-    evidence = [_together(found), message("hang.no_open")]
+    met = meeting(trace) or away_from_call(trace, lost_ranks(trace))
+    evidence = [_together(trace, found), message("hang.no_open")]
+    calls = () if met is not None else different_calls(trace)
+    if calls:
+        said = [message("hang.call_of", ranks=one.waiting, function=one.function) for one in calls]
+        claim = message("hang.different_calls", calls=said, silent_ns=found.silent_ns)
     if met is not None:
         waiting = {"absent": met.absent, "function": met.function, "waiting": len(met.waiting)}
         claim = message("hang.not_met", **waiting, silent_ns=found.silent_ns)
@@ -56,7 +67,7 @@ def all_silent(
     yield Finding(
         kind=FindingKind.HANG,
         severity=Severity.CRITICAL if found.silent_ns >= patience_ns[1] else Severity.WARNING,
-        where=where_of(trace.ranks if met is None else met.absent, trace),
+        where=where_of(_named(trace, met, calls), trace),
         claim=claim if _may_lack_marks(trace) else with_attempt(claim, trace),
         cost_frac=None,
         removal_gain_frac=None,
@@ -66,11 +77,24 @@ def all_silent(
             *evidence,
             *stack_messages(trace, trace.ranks, most=SHOWN),
         ),
-        remedy=_remedy(trace) if met is None else message("hang.remedy_stacks", absent=met.absent),
+        remedy=_remedy(trace, met, calls),
     )
 
 
-def _remedy(trace: Trace) -> Message:
+def _named(trace: Trace, met: Meeting | None, calls: tuple[Meeting, ...]) -> tuple[int, ...]:
+    """Return the ranks that a finding names: those elsewhere, those in the rarest call, else all."""
+    if met is not None:
+        return met.absent
+    return calls[0].waiting if calls else tuple(trace.ranks)
+
+
+def _remedy(trace: Trace, met: Meeting | None, calls: tuple[Meeting, ...]) -> Message:
+    if met is not None:
+        if set(trace.frame("standing")["rank"]).issuperset(met.absent):
+            return message("hang.remedy_stacks", absent=met.absent)
+        return message("hang.remedy", absent=met.absent)
+    if calls:
+        return message("hang.different_calls_remedy")
     if set(trace.frame("standing")["rank"]).issuperset(trace.ranks):
         return message("hang.job_remedy_stacks")
     return message("hang.job_remedy")
@@ -86,12 +110,16 @@ def ended_together(trace: Trace, patience_ns: float) -> Iterator[Message]:
     found = stood_still(trace, patience_ns) if trace.capabilities.records_whole_life else None
     if found is not None:
         yield message("hang.no_records", silent_ns=found.silent_ns)
-        yield _together(found)
+        yield _together(trace, found)
 
 
-def _together(found: Standstill) -> Message:
+def _together(trace: Trace, found: Standstill) -> Message:
     if found.interrupted:
         return message("hang.interrupted", between_ns=found.between_ns)
+    if found.gave_up:
+        ended_by = ends_of_ranks(trace)["ended_by"]
+        how = sorted(set(ended_by[list(found.gave_up)].astype(str)))
+        return message("hang.gave_up", ranks=found.gave_up, how=how, between_ns=found.between_ns)
     return message("hang.ended_together", between_ns=found.between_ns)
 
 

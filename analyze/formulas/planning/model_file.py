@@ -17,7 +17,7 @@ import msgspec
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model import ModelDescription
-from meshscope.probe.schema.model.fields import model_fields
+from meshscope.probe.schema.model.fields import is_hugging_face, model_fields
 from meshscope.probe.schema.model.hugging_face import fields_of_hugging_face
 from meshscope.probe.schema.model.megatron import fields_of_megatron
 
@@ -203,7 +203,7 @@ def _named(content: Mapping[str, Any], path: Path) -> ModelFile:
     if isinstance(content.get("model"), dict):
         return _ours(content, path)
     values = _unwrapped(content)
-    if "model_type" in values or "architectures" in values:
+    if is_hugging_face(values):
         longest = next(
             (values[n] for n in ("max_position_embeddings", "n_positions") if values.get(n)), 0
         )

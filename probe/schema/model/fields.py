@@ -38,7 +38,7 @@ def model_fields(source: object, where: str = "model") -> dict[str, object]:
         ConfigError: It is no model that is known here.
     """
     values = _mapping(source, where)
-    if "model_type" in values or "architectures" in values:
+    if is_hugging_face(values):
         from .hugging_face import fields_of_hugging_face
 
         return fields_of_hugging_face(values, where)
@@ -51,6 +51,11 @@ def model_fields(source: object, where: str = "model") -> dict[str, object]:
 
         return fields_of_torchtitan(values, where)
     return dict(values)
+
+
+def is_hugging_face(values: Mapping[str, Any]) -> bool:
+    """Return whether names are those of a Hugging Face config: a family, or how it alone calls its layers."""
+    return any(name in values for name in ("model_type", "architectures", "num_hidden_layers"))
 
 
 def _mapping(source: object, where: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ The families are held against the classes of transformers: their parameters, and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -141,6 +142,8 @@ OTHER_HEADS = (
     *("ForMultipleChoice", "RewardModel"),
 )
 """How classes end whose head is not over the vocabulary."""
+_OF_CLASS = re.compile(r"(?:ForCausalLM|LMHeadModel)$")
+"""How classes end whose head is over the vocabulary."""
 _STATE_IT = message("advice.state_sizes_under_model")
 
 
@@ -158,7 +161,7 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
         if config.get(name):
             raise ConfigError(what, where=f"{where}: {name}", remedy=_STATE_IT)
     _refuse_other_ends(config, where)
-    family = str(config.get("model_type") or "")
+    family = _family(config)
     built = FAMILIES.get(family)
     if built is None:
         if not _is_like_llama(config):
@@ -185,6 +188,19 @@ def fields_of_hugging_face(config: Mapping[str, Any], where: str) -> dict[str, o
         found.pop("experts_per_token", None)
     add_window(config, family, found, _STATE_IT)
     return found
+
+
+def _family(config: Mapping[str, Any]) -> str:
+    """Return the family that a config names, empty without one: by its type, its class, or as nanotron does."""
+    if config.get("model_type"):
+        return str(config["model_type"])
+    classes = config.get("architectures")
+    first = classes[0] if isinstance(classes, list) and classes else classes
+    name = _OF_CLASS.sub("", str(first or "")).lower()
+    by_class = (family for family in FAMILIES if family.replace("_", "") == name)
+    # nanotron: is_llama_config, is_qwen2_config.
+    by_mark = (family for family in FAMILIES if config.get(f"is_{family}_config") is True)
+    return next(by_class, None) or next(by_mark, "")
 
 
 def _refuse_other_ends(config: Mapping[str, Any], where: str) -> None:

@@ -44,6 +44,11 @@ _OTHER_LAYERS = (
     *("heterogeneous_layers_config_encoded_json", "decoder_num_layers"),
 )
 """Arguments of layers that no formula here counts, where they are set."""
+_OF_OTHER_PROGRAMS = {
+    **dict.fromkeys(("num_hidden_layers", "rms_norm_eps"), "Hugging Face"),
+    **dict.fromkeys(("pos_emb", "no_weight_tying", "num_kv_heads"), "GPT-NeoX"),
+}
+"""Names of programs whose other names are Megatron's too, while their defaults are not."""
 _NAMES_KIND = ("experimental_attention_variant", "program", "spec")
 """Of these the value says what the layers are."""
 _OTHER_PROGRAMS = re.compile(
@@ -100,6 +105,13 @@ def fields_of_megatron(arguments: Mapping[str, Any], where: str) -> dict[str, ob
 
 def _refuse_other_layers(args: Mapping[str, Any], where: str) -> None:
     """Refuse what builds layers without attention, with another attention, or an encoder."""
+    for name, program in _OF_OTHER_PROGRAMS.items():
+        if args.get(name) is not None:
+            raise ConfigError(
+                message("refused.name_of_program", program=program),
+                where=f"{where}: {name}",
+                remedy=message("advice.state_sizes"),
+            )
     kinds = {name: args[name] for name in _OTHER_LAYERS if args.get(name)}
     encoder, layers = args.get("encoder_num_layers"), args.get("num_layers")
     # Megatron-LM's own list of arguments repeats the layers of a decoder under this name.

@@ -1,5 +1,6 @@
 """What forward calls tell of model and tokens; the configuration is a plain object of the same form."""
 
+from collections import UserDict
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +41,27 @@ def test_model_and_tokens_are_reported_once_and_every_time():
     (facts,) = reported
     assert facts["model"]["seq_len"] == 32
     assert facts["model"]["kv_heads"] == 2
+
+
+LOGITS = torch.zeros((3, 32, 256))
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "tokens"),
+    [
+        (({"input_ids": IDS, "labels": IDS[:, 1:]},), {}, 96),
+        ((UserDict(tokens=IDS, mask=IDS > 0),), {}, 96),
+        ((), {"idx": IDS, "targets": IDS}, 96),
+        ((), {"src": IDS, "tgt": IDS[:, 1:]}, 0),
+        ((), {"logits": LOGITS, "labels": IDS}, 0),
+        (({"pixels": LOGITS},), {}, 0),
+        (({},), {}, 0),
+    ],
+    ids=["dict", "user dict", "other names", "two sequences", "a loss", "images", "nothing"],
+)
+def test_token_ids_are_found_in_a_batch_by_names(args, named, tokens):
+    """MFU would be unknown of a model that takes its batch whole, or count the targets of a loss."""
+    assert ModelWatch(lambda _: None).tokens(wrapped(CONFIG), args, named) == tokens
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,18 @@ def test_logits_of_a_tied_embedding_are_a_product():
     assert "headless" not in found
 
 
+def test_an_mlp_as_wide_as_the_vocabulary_is_no_head():
+    """Fails when logits of a function are left out, as a matrix of a layer is taken for the head."""
+    model = Tied()
+    for block in model.blocks:
+        block.up, block.down = nn.Linear(16, 24), nn.Linear(24, 16)
+
+    def step():
+        return model(IDS)["logits"].sum()
+
+    assert observed(step, model)["ran_products"] * 6 * IDS.numel() == counted_flops(step)
+
+
 def test_weights_that_multiply_unseen_leave_it_open():
     """Fails when a product that is made without a call of its module is taken for none."""
     whole = Fused()

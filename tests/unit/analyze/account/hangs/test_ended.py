@@ -363,3 +363,53 @@ def test_an_exit_that_takes_seconds_hides_no_death_and_ctrl_c_is_none(ends, late
     """Fails when who raised an error reads as hung because its exit was slow, or Ctrl-C reads as a death."""
     death = died_first(unwatched(ends, late=late), SECOND if late else None)
     assert (death and death.ranks) == first
+
+
+TORCH = "/venv/torch/distributed/distributed_c10d.py"
+
+
+def gave_up(ended_by, functions, *, silent_s=12, between_s=0.1):
+    """Return a capture whose ranks recorded no communication at the end: exceptions, and the stacks."""
+    ranks = tuple(range(len(functions)))
+    return trace_of(
+        ranks=ranks,
+        recording=[{"rank": rank, "step": 0, "level": "steps", "steps": 1, "dur_ns": 1} for rank in ranks],
+        step=[{"rank": rank, "start_ns": BEGAN, "dur_ns": 1} for rank in ranks],
+        group=[{"group_id": "a", "ranks": list(ranks)}],
+        progress=[
+            {
+                "rank": rank, "group_id": "a", "issued_seq": None, "ended_by": ended_by[rank],
+                "alive_ns": BEGAN + silent_s * SECOND,
+                "ended_ns": BEGAN + silent_s * SECOND + int(rank * between_s * SECOND),
+            }
+            for rank in ranks
+        ],
+        standing=[
+            {
+                "rank": rank, "depth": 0, "function": function, "line": 7, "goes_on": False,
+                "file": TORCH if function in ("barrier", "all_reduce") else "/job/train.py",
+                "time_ns": BEGAN + 10 * SECOND,
+            }
+            for rank, function in enumerate(functions)
+        ],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "functions", "said"),
+    [
+        # The barrier of two timed out; the launcher ended rank 2, which saves.
+        (["RuntimeError", "RuntimeError", None], ["barrier", "barrier", "save"],
+         ("hang", [2], "Rank 2 did not come to barrier, where 2 ranks waited")),
+        (["RuntimeError"] * 3, ["all_reduce", "barrier", "all_reduce"],
+         ("hang", [1], "rank 1 in barrier and ranks 0 and 2 in all_reduce")),
+        (["RuntimeError"] * 3, ["barrier"] * 3, ("hang", [0, 1, 2], "no rank recorded anything")),
+        # Who raises in work of its own was waited for, and is the reason.
+        (["OSError", "RuntimeError", None], ["save", "barrier", "barrier"], None),
+    ],
+)  # fmt: skip
+def test_a_wait_that_times_out_is_no_crash_of_who_gave_up_first(ended_by, functions, said):
+    """A victim whose wait timed out would be said to have died first."""
+    found = list(hang_findings(gave_up(ended_by, functions), SECOND / 10))
+    assert [(f.kind, f.where["ranks"]) for f in found] == ([said[:2]] if said else [])
+    assert said is None or said[2] in str(found[0].claim)

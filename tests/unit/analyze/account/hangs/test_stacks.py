@@ -3,7 +3,14 @@
 import pytest
 from tests.tables import trace_of
 
-from meshscope.analyze.account.hangs.stacks import meeting, stack_messages, standing_at_the_end
+from meshscope.analyze.account.hangs.stacks import (
+    away_from_call,
+    different_calls,
+    meeting,
+    stack_messages,
+    standing_at_the_end,
+    waits_for_others,
+)
 
 OWN = ["load", "/job/data.py", 33]
 MAIN = ["main", "/job/train.py", 90]
@@ -112,3 +119,59 @@ def test_where_all_wait_or_a_stack_is_unknown_nobody_is_named():
     assert met({0: note(*JOINS), 1: note(*JOINS), 2: note(*JOINS)}) is None
     assert met({0: note(*JOINS), 1: note(OWN, MAIN)}) is None
     assert met({0: note(OWN), 1: note(OWN), 2: note(OWN)}) is None
+
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/"
+BARRIER = ["barrier", f"{TORCH}distributed/distributed_c10d.py", 5]
+REDUCE = ["all_reduce", f"{TORCH}distributed/distributed_c10d.py", 3]
+RECEIVE = ["recv", f"{TORCH}distributed/distributed_c10d.py", 9]
+BACKWARD = ["_engine_run_backward", f"{TORCH}autograd/graph.py", 979]
+SAVE = ["save", f"{TORCH}serialization.py", 9]
+
+
+def standing(*stacks, groups=1):
+    """Return a capture in which ranks stand in these functions, None without a note."""
+    manifests = {rank: note(*own) for rank, own in enumerate(stacks) if own is not None}
+    ranks = tuple(range(len(stacks)))
+    trace = trace_of(
+        ranks=ranks, group=[{"group_id": f"g{n}", "ranks": list(ranks)} for n in range(groups)]
+    )
+    return trace.with_tables({"standing": standing_at_the_end(STEPS, manifests)})
+
+
+@pytest.mark.parametrize(
+    ("stacks", "lost", "absent"),
+    [
+        ([[SAVE, MAIN], [BARRIER, MAIN], [BARRIER, MAIN]], (), (0,)),
+        ([None, [BARRIER, MAIN], [BARRIER, MAIN]], (0,), (0,)),
+        ([[OWN, MAIN], [BARRIER, MAIN], [BACKWARD, MAIN]], (), (0,)),
+        ([None, [BARRIER, MAIN], [BARRIER, MAIN]], (), None),
+        ([[SAVE, MAIN], [BARRIER, MAIN], [REDUCE, MAIN]], (), None),
+        ([[BARRIER, MAIN], [BARRIER, MAIN]], (), None),
+    ],
+)
+def test_who_is_not_in_the_call_of_the_others_did_not_come(stacks, lost, absent):
+    """The first whose wait timed out would be named, or a rank of which nothing is known."""
+    found = away_from_call(standing(*stacks), lost)
+    assert (found and found.absent) == absent
+
+
+@pytest.mark.parametrize(
+    ("stacks", "groups", "calls"),
+    [
+        ([[REDUCE], [BARRIER], [REDUCE]], 1, [("barrier", (1,)), ("all_reduce", (0, 2))]),
+        ([[REDUCE], [REDUCE], [REDUCE]], 1, []),
+        ([[REDUCE], [BARRIER], [REDUCE]], 2, []),
+        ([[REDUCE], [RECEIVE], [REDUCE]], 1, []),
+        ([[REDUCE], [OWN], [BARRIER]], 1, []),
+    ],
+)
+def test_all_ranks_of_the_only_group_stand_in_different_calls(stacks, groups, calls):
+    """A branch that calls another operation on one rank would stay unsaid, or two groups be taken for one."""
+    found = different_calls(standing(*stacks, groups=groups))
+    assert [(one.function, one.waiting) for one in found] == calls
+
+
+def test_where_ranks_wait_for_others_is_told_from_their_own_work():
+    """A rank whose checkpoint failed would be said to have given up waiting."""
+    assert waits_for_others(standing([BARRIER], [BACKWARD], [SAVE], [OWN])) == {0, 1}

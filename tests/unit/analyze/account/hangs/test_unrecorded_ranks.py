@@ -3,8 +3,10 @@
 import pytest
 from tests.tables import trace_of
 
+from meshscope.analyze.account.hangs.hang import wait_graph
 from meshscope.analyze.account.hangs.unrecorded_ranks import (
     counted_collectives,
+    lost_ranks,
     unheard_limits,
     unheard_ranks,
 )
@@ -132,3 +134,44 @@ def test_it_is_said_of_whom_how_much_is_known():
     assert "backend counters" in counted
     assert "Communication of rank 3 was not recorded" in unknown
     assert "unknown" in unknown
+
+
+SECOND = 10**9
+
+
+def unheard(issued, alive_s):
+    """Return a capture of which no rank was recorded at the end: counts by group, last signs of life."""
+    ranks = tuple(range(len(alive_s)))
+    return trace_of(
+        ranks=ranks,
+        recording=[
+            {"rank": rank, "step": 0, "level": "steps", "steps": 1, "dur_ns": 1} for rank in ranks
+        ],
+        step=[{"rank": rank, "dur_ns": 1} for rank in ranks],
+        group=[{"group_id": group, "ranks": list(ranks)} for group in issued],
+        progress=[
+            {"rank": rank, "group_id": group, "issued_seq": count, "alive_ns": int(alive * SECOND)}
+            for group, counts in issued.items()
+            for rank, (count, alive) in enumerate(zip(counts, alive_s, strict=True))
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("issued", "alive_s", "lost", "absent"),
+    [
+        # Stopped while rank 0 is one behind rank 2, because it waits too.
+        ({"a": [52, None, 53]}, [20, 8, 20], {1}, (1,)),
+        ({"a": [51, 51, None]}, [20, 20, 8], {2}, (2,)),
+        # Alive: a rank that left no note is not known to stand still.
+        ({"a": [52, None, 53]}, [20, 19, 20], set(), (0,)),
+        # In which of two groups the others wait is not known.
+        ({"a": [51, 51, None], "b": [7, 7, None]}, [20, 20, 8], {2}, None),
+    ],
+)
+def test_others_wait_for_a_rank_without_a_sign_of_life(issued, alive_s, lost, absent):
+    """A stopped process would go unnamed, and one that waits for it be blamed in its place."""
+    trace = unheard(issued, alive_s)
+    assert lost_ranks(trace) == lost
+    graph = wait_graph(trace)
+    assert (graph and graph.absent) == absent

@@ -1,0 +1,53 @@
+"""Configs of other programs: whose names they use decides what they leave unsaid."""
+
+import pytest
+
+from meshscope.probe.schema.errors import ConfigError
+from meshscope.probe.schema.model import describe_model
+from meshscope.probe.schema.model.megatron import fields_of_megatron
+
+SIZES = {
+    "num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "vocab_size": 1000,
+    "num_key_value_heads": 2, "intermediate_size": 512, "tie_word_embeddings": False,
+}  # fmt: skip
+NEOX = {
+    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "padded_vocab_size": 1024,
+    "seq_length": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("named", "family"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "llama"),
+        ({"architectures": ["Qwen2ForCausalLM"]}, "qwen2"),
+        ({"architectures": ["GPTNeoXForCausalLM"]}, "gpt_neox"),
+        ({"is_llama_config": True, "bos_token_id": 1}, "llama"),
+        ({"is_qwen2_config": True, "is_llama_config": False}, "qwen2"),
+    ],
+)
+def test_a_config_without_a_type_is_of_the_family_that_it_names_otherwise(named, family):
+    """MFU of nanotron, or of a config whose type was left out, would be unknown or that of Megatron's defaults."""
+    typed = describe_model({**SIZES, "model_type": family}, seq_len=128)
+    assert describe_model({**SIZES, **named}, seq_len=128) == typed
+
+
+@pytest.mark.parametrize("more", [{}, {"num_layers": 4}])
+def test_names_of_hugging_face_are_no_arguments_of_megatron(more):
+    """A gated MLP would count as two matrices of 4 x hidden, with 0.84 x the FLOPs."""
+    with pytest.raises(ConfigError, match="unknown family"):
+        describe_model({**SIZES, **more}, seq_len=128)
+
+
+@pytest.mark.parametrize(
+    ("source", "program"),
+    [
+        ({**NEOX, "pos_emb": "rotary"}, "GPT-NeoX"),
+        ({**NEOX, "no-weight-tying": True}, "GPT-NeoX"),
+        ({**NEOX, "rms_norm_eps": 1e-5}, "Hugging Face"),
+    ],
+)
+def test_names_of_other_programs_among_those_of_megatron_are_refused(source, program):
+    """Their defaults would be taken for Megatron's: an MLP, heads of keys and a head that are not so."""
+    with pytest.raises(ConfigError, match=f"is a name of {program}"):
+        fields_of_megatron(source, "model")
