@@ -117,7 +117,8 @@ def _of_groups(trace: Trace, rows: pd.DataFrame, layout: ParallelLayout) -> pd.D
     if is_replica.any():
         names = sorted({*axis.cat.categories, Axis.DP.value})
         axis = axis.cat.set_categories(names).mask(is_replica, Axis.DP.value)
-    return rows.assign(axis=axis)[(own != _ALONE)[of_row]]
+    rows, is_shared = rows.assign(axis=axis), (own != _ALONE)[of_row]
+    return rows if is_shared.all() else rows[is_shared]
 
 
 _ALONE = "alone"
