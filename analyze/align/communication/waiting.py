@@ -159,7 +159,9 @@ def traffic_by_group(
     all members (rank-seconds: it is not a share of the step). Both are NaN where they are
     not known of any operation of the group.
     """
-    frame = events.frame[~events.frame["is_inferred"]]
+    frame, is_inferred = events.frame, events.frame["is_inferred"]
+    if is_inferred.any():
+        frame = frame[~is_inferred]
     columns = ["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
     if frame.empty:
         return pd.DataFrame(columns=columns)
