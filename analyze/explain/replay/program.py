@@ -225,7 +225,7 @@ def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
     if not len(alone):
         return narrow(join)
     first = int(join.max()) + 1
-    own = join.astype(np.int32 if first + len(alone) < 2**31 else np.int64)
+    own: IntArray = join.astype(np.int32 if first + len(alone) < 2**31 else np.int64)
     own[alone] = np.arange(first, first + len(alone))
     return own
 
