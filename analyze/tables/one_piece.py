@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from meshscope.probe.schema.columns import arrow_type
@@ -44,14 +45,14 @@ def read_in_one_piece(files: Sequence[Path], dtypes: Mapping[str, str]) -> pa.Ta
         UnreadableFileError: A file is missing or damaged.
     """
     with ExitStack() as stack:
-        opened = [(file, _opened(file, stack)) for file in files]
-        there = {name for _, parquet in opened for name in parquet.schema_arrow.names}
-        rows = sum(parquet.metadata.num_rows for _, parquet in opened)
+        opened = [(file, *_opened(file, stack)) for file in files]
+        there = {name for *_, names in opened for name in names}
+        rows = sum(parquet.metadata.num_rows for _, parquet, _ in opened)
         columns = _columns({name: kind for name, kind in dtypes.items() if name in there}, rows)
         at = 0
-        for file, parquet in opened:
+        for file, parquet, names in opened:
             try:
-                wanted = [name for name in columns if name in parquet.schema_arrow.names]
+                wanted = [name for name in columns if name in names]
                 part = parquet.read(columns=wanted)
                 for name, column in columns.items():
                     if name in wanted:
@@ -65,9 +66,11 @@ def read_in_one_piece(files: Sequence[Path], dtypes: Mapping[str, str]) -> pa.Ta
     return pa.table({name: columns.pop(name).whole() for name in list(columns)})
 
 
-def _opened(file: Path, stack: ExitStack) -> pq.ParquetFile:
+def _opened(file: Path, stack: ExitStack) -> tuple[pq.ParquetFile, frozenset[str]]:
+    """Return a file and the names of its columns."""
     try:
-        return stack.enter_context(pq.ParquetFile(stack.enter_context(to_read(file))))
+        parquet = stack.enter_context(pq.ParquetFile(stack.enter_context(to_read(file))))
+        return parquet, frozenset(parquet.schema_arrow.names)
     except (OSError, pa.ArrowException) as error:
         raise UnreadableFileError(file, error) from error
 
@@ -94,7 +97,8 @@ class _Column:
     """One column, which is filled file by file."""
 
     def __init__(self, kind: pa.DataType, memory: npt.NDArray[np.uint8]) -> None:
-        self._words: dict[str, int] | None = {} if pa.types.is_dictionary(kind) else None
+        self._words: list[pa.Array] | None = [] if pa.types.is_dictionary(kind) else None
+        """Those of each file so far; a row has the place of its word among all of them."""
         self._kind = kind if self._words is None else kind.index_type
         self._values = memory.view(self._kind.to_pandas_dtype())
         self._known: npt.NDArray[np.bool_] | None = None
@@ -129,21 +133,29 @@ class _Column:
             self._known = np.ones(len(self._values), dtype=bool)
         return self._known
 
-    def _numbers(self, values: pa.ChunkedArray, words: dict[str, int]) -> pa.ChunkedArray:
-        """Return the number of the word of each row among those of all files."""
+    def _numbers(self, values: pa.ChunkedArray, words: list[pa.Array]) -> pa.ChunkedArray:
+        """Return the place of the word of each row among those of all files."""
         if not pa.types.is_dictionary(values.type):
             values = values.cast(pa.string()).dictionary_encode()
         own = values.unify_dictionaries().chunks
-        names = own[0].dictionary.to_pylist() if own else []
-        numbers = pa.array([words.setdefault(name, len(words)) for name in names], self._kind)
-        return pa.chunked_array([numbers.take(one.indices) for one in own], self._kind)
+        before = pa.scalar(sum(map(len, words)), self._kind)
+        if own:
+            words.append(own[0].dictionary.cast(pa.string()))
+        return pa.chunked_array([pc.add(one.indices, before) for one in own], self._kind)
 
     def whole(self) -> pa.Array:
         """Return the column."""
+        words = None if self._words is None else self._numbered(self._words)
         buffers = [None, pa.py_buffer(self._values)]
         if self._known is not None:
             buffers[0] = pa.py_buffer(np.packbits(self._known, bitorder="little"))
         found = pa.Array.from_buffers(self._kind, len(self._values), buffers)
-        if self._words is None:
-            return found
-        return pa.DictionaryArray.from_arrays(found, pa.array([*self._words], pa.string()))
+        return found if words is None else pa.DictionaryArray.from_arrays(found, words)
+
+    def _numbered(self, of_files: list[pa.Array]) -> pa.Array:
+        """Return the different words of all files, and have each row number its own."""
+        each = pa.concat_arrays(of_files) if of_files else pa.array([], pa.string())
+        words = each.dictionary_encode(null_encoding="encode")
+        if len(words):
+            np.take(words.indices.to_numpy(), self._values, out=self._values)
+        return words.dictionary

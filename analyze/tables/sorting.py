@@ -26,6 +26,8 @@ FEW_RUNS = 64
 """Rising runs that a general sort merges faster."""
 FEWEST_ROWS = 1 << 12
 """With fewer rows that takes no time."""
+_SHORT = 1 << 16
+"""Numbers below it are sorted by counting."""
 
 
 def order_of(number: IntArray) -> npt.NDArray[np.int32]:
@@ -34,6 +36,8 @@ def order_of(number: IntArray) -> npt.NDArray[np.int32]:
     runs = np.count_nonzero(number[1:] < number[:-1])
     if most >= _HALF or runs < FEW_RUNS:
         return np.argsort(number, kind="stable").astype(np.int32)
+    if most < _SHORT:
+        return np.argsort(number.astype(np.uint16), kind="stable").astype(np.int32)
     # The row behind the number makes the order stable, and numbers alone are sorted faster than places.
     both = number.astype(np.int64)
     both <<= 32

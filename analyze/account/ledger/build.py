@@ -125,9 +125,12 @@ def _blocks(
     """
     rank = claims["rank"].to_numpy()
     order = np.argsort(rank, kind="stable")
-    order = order[np.isin(rank[order], windows.ranks)]
-    bounds = np.searchsorted(rank[order], windows.ranks, side="left")
-    ends = np.searchsorted(rank[order], windows.ranks, side="right")
+    in_order = rank[order]
+    is_known = np.isin(in_order, windows.ranks)
+    if not is_known.all():
+        order, in_order = order[is_known], in_order[is_known]
+    bounds = np.searchsorted(in_order, windows.ranks, side="left")
+    ends = np.searchsorted(in_order, windows.ranks, side="right")
     first_window = np.searchsorted(windows.frame["rank"].to_numpy(), windows.ranks)
     window_ends = np.append(first_window[1:], len(windows.frame))
     at = 0
@@ -271,7 +274,7 @@ def _block_segments(
     Returns:
         The segments, and the time of each class by window, ns.
     """
-    claims, starts, ends, moved_by = claims.on_one_line(windows)
+    claims, claim_moved_by, (starts, ends, moved_by) = claims.on_one_line(windows)
     line = (int(starts.min()), int(ends.max()))
     swept = sweep_priority(claims.intervals, claims.priority, line)
     owner = swept.owner
@@ -282,9 +285,8 @@ def _block_segments(
     event[claimed] = claims.event[owner[claimed]]
     split = np.full(len(owner), swept.start[0] if len(owner) else 0)
     with_event = event != NO_EVENT
-    rank = claims.rank[owner[with_event]]
-    own_window = np.searchsorted(windows["rank"].to_numpy(), rank)
-    split[with_event] = split_ns[event[with_event]].astype(np.int64) + moved_by[own_window]
+    own_split = split_ns[event[with_event]].astype(np.int64)
+    split[with_event] = own_split + claim_moved_by[owner[with_event]]
     cuts = np.concatenate([starts, ends, np.clip(split, swept.start, swept.end)[with_event]])
     pieces = _cut(swept.start, swept.end, cuts, (code, event, split))
     place = last_begun(starts, pieces.start)

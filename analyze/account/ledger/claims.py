@@ -38,7 +38,9 @@ class Claims(NamedTuple):
         others = (self.code[row], self.priority[row], self.event[row], self.rank[row])
         return Claims(np.column_stack([start, end]), *others)
 
-    def on_one_line(self, windows: pd.DataFrame) -> tuple[Claims, IntArray, IntArray, IntArray]:
+    def on_one_line(
+        self, windows: pd.DataFrame
+    ) -> tuple[Claims, IntArray, tuple[IntArray, IntArray, IntArray]]:
         """Return these claims and window borders with the ranks side by side.
 
         Nothing of one rank touches anything of another, claims beyond its windows included.
@@ -47,25 +49,24 @@ class Claims(NamedTuple):
             windows: rank, start_ns and end_ns of the windows of these ranks.
 
         Returns:
-            The claims, the starts and ends of the windows, and how far each was moved, ns.
+            The claims, and how far each was moved, ns; and the starts and ends of the windows, and how
+            far these were.
         """
         starts, ends = windows["start_ns"].to_numpy(np.int64), windows["end_ns"].to_numpy(np.int64)
         rank = windows["rank"].to_numpy(np.int64)
         ranks, own = np.unique(rank, return_inverse=True)
         if len(ranks) == 1:
-            return self, starts, ends, np.zeros(len(starts), np.int64)
+            return self, np.zeros(len(self.rank), np.int64), (starts, ends, np.zeros_like(starts))
         low, high = np.full(len(ranks), FAR_NS), np.full(len(ranks), -FAR_NS)
         np.minimum.at(low, own, starts)
         np.maximum.at(high, own, ends)
-        place = np.searchsorted(ranks, self.rank)
+        place_of = np.zeros(int(ranks[-1]) + 1, np.intp)
+        place_of[ranks] = np.arange(len(ranks))
+        place = place_of[self.rank]
         np.minimum.at(low, place, self.intervals[:, 0])
         np.maximum.at(high, place, self.intervals[:, 1])
         length = high - low
         moved = np.cumsum(length) - length - low
-        intervals = self.intervals + moved[place][:, None]
-        return (
-            self._replace(intervals=intervals),
-            starts + moved[own],
-            ends + moved[own],
-            moved[own],
-        )
+        of_claim, of_window = moved[place], moved[own]
+        claims = self._replace(intervals=self.intervals + of_claim[:, None])
+        return claims, of_claim, (starts + of_window, ends + of_window, of_window)

@@ -159,13 +159,15 @@ def traffic_by_group(
     all members (rank-seconds: it is not a share of the step). Both are NaN where they are
     not known of any operation of the group.
     """
-    frame = events.frame[~events.frame["is_inferred"]]
+    frame, is_inferred = events.frame, events.frame["is_inferred"]
+    if is_inferred.any():
+        frame = frame[~is_inferred]
     columns = ["group_id", "axis", "ranks", "operations", "wire_ns", "wait_ns", "size_bytes"]
     if frame.empty:
         return pd.DataFrame(columns=columns)
     members = dict(zip(trace_groups["group_id"].astype(str), trace_groups["ranks"], strict=True))
-    group, axis = (np.asarray(frame[name].cat.codes, np.int64) for name in ("group_id", "axis"))
-    own = numbered(group, axis, frame["join"].to_numpy())
+    # An operation is of one group.
+    own = numbered(frame["join"].to_numpy(), np.asarray(frame["axis"].cat.codes, np.int64))
     most = {
         name: greatest_of_group(frame[name].to_numpy(), own) for name in ("wire_ns", "size_bytes")
     }

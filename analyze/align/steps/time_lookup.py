@@ -26,19 +26,22 @@ def microbatch_spans(trace: Trace, windows: StepWindows) -> pd.DataFrame:
     """Return the forward and backward spans of the analysed steps, in order of time.
 
     Returns:
-        rank, step, microbatch, chunk, kind (``forward`` or ``backward``), start_ns (shifted), dur_ns.
+        rank, step, microbatch, chunk, kind (``forward`` or ``backward``), is_forward, start_ns
+        (shifted), dur_ns.
     """
     spans = windows.select(trace.frame("span"))
     kinds = spans["kind"].astype("category").cat
     ways = np.array([*(_KINDS.get(str(name)) for name in kinds.categories), None], dtype=object)
-    kind = ways[kinds.codes.to_numpy()]
-    is_pass = np.array([way is not None for way in ways])[kinds.codes.to_numpy()]
+    code = kinds.codes.to_numpy()
+    is_pass = np.array([way is not None for way in ways])[code]
     known = is_pass & (spans["microbatch"] >= 0).to_numpy(bool)
     start = windows.shifted(spans["step"], spans["start_ns"])
     names = ("rank", "step", "microbatch", "chunk")
     columns = {name: narrow(spans[name].to_numpy(np.int64)[known]) for name in names}
     columns["dur_ns"] = spans["dur_ns"].to_numpy(np.int64)[known]
-    columns |= {"kind": kind[known], "start_ns": np.asarray(start, dtype=np.int64)[known]}
+    way, is_forward = ways[code[known]], (ways == _KINDS[SpanKind.FORWARD.value])[code[known]]
+    columns |= {"kind": way, "is_forward": is_forward}
+    columns["start_ns"] = np.asarray(start, dtype=np.int64)[known]
     rows = pd.DataFrame(columns, copy=False)
     if are_in_order(rows["rank"].to_numpy(), rows["start_ns"].to_numpy()):
         return rows

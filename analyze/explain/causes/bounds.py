@@ -38,7 +38,8 @@ def log_bound(drawn: FloatArray, own: float, together: int) -> float:
     size = float(np.sqrt(np.mean(drawn[known] ** 2))) if known.any() else 0.0
     if own <= 0 or size == 0:
         return 0.0
-    filled = np.where(known, drawn, 0.0)
+    # What is not known adds nothing to a sum of powers.
+    filled = np.where(known, drawn, -np.inf)
     choices = sum(
         np.vectorize(log_choose, otypes=[float])(count, together) * rows
         for count, rows in zip(*np.unique(known.sum(axis=1), return_counts=True), strict=True)
@@ -46,9 +47,9 @@ def log_bound(drawn: FloatArray, own: float, together: int) -> float:
     best = 0.0
     for tilt in TILTS / size:
         raised = tilt * filled
-        top = np.where(known, raised, -np.inf).max(axis=1)
-        power = np.where(known, np.exp(np.minimum(raised - top[:, None], 0.0)), 0.0)
-        chosen = symmetric(power, together)
+        top = raised.max(axis=1)
+        raised -= top[:, None]
+        chosen = symmetric(np.exp(raised, out=raised), together)
         if (chosen <= 0).any():
             break
         logs = together * float(top.sum()) + float(np.log(chosen).sum()) - choices

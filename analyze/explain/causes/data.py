@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import Axis, SpanKind
+from meshscope.probe.schema.terms import Axis
 
 from ...align.steps.microbatch_work import known_work
 from ...tables.arrays import BoolArray, FloatArray, IntArray
@@ -128,7 +128,7 @@ ROUNDS = 3
 Runs = Sequence[tuple[int, int]]
 """First and last step of each run of steps."""
 _MICROBATCH = ["replica", "step", "microbatch"]
-_STAGE = ["stage", "kind", "chunk"]
+_STAGE = ["stage", "is_forward", "chunk"]
 """Columns that make a pass of one stage in one direction."""
 
 
@@ -176,11 +176,12 @@ def sequence_effect(
     spans = computing.spans.copy(deep=False)
     spans["replica"] = spans["rank"].map(replica)
     # A pass may be several spans: the loss of the last stage is one of its own.
-    keys = [*_MICROBATCH, "rank", "kind", "chunk"]
+    keys = ["step", "microbatch", "rank", "is_forward", "chunk"]
     of_span = _numbered(spans, keys)
     of_piece = of_span[pieces["span"]]
     rows = _first_rows(of_span)
-    passes = pd.DataFrame({name: spans[name].to_numpy()[rows] for name in keys}, copy=False)
+    names = ["replica", *keys]
+    passes = pd.DataFrame({name: spans[name].to_numpy()[rows] for name in names}, copy=False)
     passes["data"] = _numbered(passes, _MICROBATCH)
     passes["stage"] = passes["rank"].map(work.peer_class)
     passes["compute_ns"] = np.bincount(of_piece, weights=pieces["dur_ns"], minlength=len(passes))
@@ -212,7 +213,9 @@ def _seen_besides(
     by_itself = (level >= 0) & ~passes["tells"]
     alone_in = by_itself | shared.isna()
     own = passes[passes["rank"].isin(passes.loc[alone_in, "rank"].unique())]
-    of_rank = own.groupby(["rank", "kind", "chunk", level[own.index]])["even_ns"].transform("mean")
+    of_rank = own.groupby(["rank", "is_forward", "chunk", level[own.index]])["even_ns"].transform(
+        "mean"
+    )
     of_rank = of_rank.reindex(passes.index)
     compared = of_rank.where(alone_in, shared)
     passes["own"] = (passes["even_ns"] / compared.where(compared > 0)).fillna(1.0) - 1.0
@@ -291,7 +294,7 @@ def _excess(passes: pd.DataFrame, *, alone: bool) -> pd.Series | None:
         others = others.fillna(_of_other_direction(passes))
     own, seen = passes["own"], others
     if alone:
-        of_step = [passes["rank"], passes["step"], passes["kind"]]
+        of_step = [passes["rank"], passes["step"], passes["is_forward"]]
         own = own - own.groupby(of_step).transform("mean")
         seen = others - others.groupby(of_step).transform("mean")
         computing = passes["own"].where(passes["tells"])
@@ -319,9 +322,7 @@ def _of_other_ranks(passes: pd.DataFrame) -> pd.Series:
 
 def _numbered(rows: pd.DataFrame, keys: list[str]) -> IntArray:
     """Return one number for each combination of keys, in the order in which they occur."""
-    columns = (rows[key].to_numpy() for key in keys)
-    whole = [own if own.dtype.kind == "i" else pd.factorize(own)[0] for own in columns]
-    return numbered(*whole)
+    return numbered(*(rows[key].to_numpy() for key in keys))
 
 
 def _first_rows(number: IntArray) -> IntArray:
@@ -339,7 +340,7 @@ def _informative(passes: pd.DataFrame) -> pd.Series:
     lengthens one of the two, as a blocked host does. The other one is a measure of the work if it
     takes no longer on average than by unequal work alone.
     """
-    forward = (passes["kind"] == SpanKind.FORWARD.value).rename("forward")
+    forward = passes["is_forward"].rename("forward")
     keys = [passes["rank"], passes["step"], passes["microbatch"], forward]
     of_microbatch = passes.groupby(keys)["compute_ns"].sum().unstack().dropna()
     of_microbatch = of_microbatch[(of_microbatch > 0).all(axis=1)]

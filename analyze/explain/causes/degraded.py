@@ -12,9 +12,9 @@ import pandas as pd
 from ...align.communication.rows import sorted_categories
 from ...align.communication.waiting import chance_of_as_many
 from ...tables.arrays import FloatArray, IntArray, combined, numbers_in
-from ...tables.numbering import numbered
 from ...tables.results import Where
 from ...tables.sorting import values_by_group
+from .like_wires import LikeWires, codes_of, like_size, like_wires_of
 from .without_peers import MIN_RATIO as TWO_KINDS
 from .without_peers import (
     PlaceKey,
@@ -36,10 +36,6 @@ MAX_LEFT = 0.25
 """What is left of the excess of its slow steps in the others, at most, for these to be sound."""
 MAX_CHANCE = 1e-4
 """A place is slow at times where its slow steps are this improbable for the other places."""
-LIKE_SIZE = 1.25
-"""Transfers are compared with those of up to that many times their size: the stages of a model
-have gradients of nearly, but not quite, the same size."""
-
 
 _DIRECTION = re.compile(r"(\d+)->(\d+)")
 
@@ -66,14 +62,18 @@ class Degraded(NamedTuple):
     """Its slow steps; none where it is slow always, or its other steps are not sound."""
 
 
-def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
+def degraded_places(frame: pd.DataFrame, like_wires: LikeWires | None = None) -> list[Degraded]:
     """Return the groups and links that are slower than their like, the most costly first.
 
     Sends and receives are compared by their two ends, since many links share a
     group. A place is compared with the median of the other places of its axis.
+
+    Args:
+        frame: Communication events.
+        like_wires: What ``like_wires_of`` says of them, where it is known.
     """
     wire = frame["wire_ns"]
-    like = pd.Series(_usual(frame), frame.index)
+    like = pd.Series((like_wires or like_wires_of(frame)).usual_ns, frame.index)
     place = places(frame)
     relative = (wire / like).where(wire.notna() & (like > 0))
     keys = [frame["axis"], frame["is_p2p"], place]
@@ -103,15 +103,9 @@ def degraded_places(frame: pd.DataFrame) -> list[Degraded]:
     return [found[index] for index in np.argsort(cost)[::-1]]
 
 
-def _usual(frame: pd.DataFrame) -> FloatArray:
-    """Return the median wire time of what each row is compared with, ns."""
-    group = numbered(like_size(frame), *(_codes(frame[name]) for name in ("axis", "kind")))
-    return values_by_group(frame["wire_ns"].to_numpy(np.float64), group).median[group]
-
-
 def _medians(relative: pd.Series, keys: list[pd.Series]) -> pd.DataFrame:
     """Return median and count of the known values of each place that has any, by axis, is_p2p and place."""
-    number = combined(*map(_codes, keys))
+    number = combined(*map(codes_of, keys))
     row = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
     row[number] = np.arange(len(number))
     values = values_by_group(relative.to_numpy(np.float64), number)
@@ -119,12 +113,6 @@ def _medians(relative: pd.Series, keys: list[pd.Series]) -> pd.DataFrame:
     of_places = [key.iloc[row[known]].array for key in keys]
     index = pd.MultiIndex.from_arrays(of_places, names=[key.name for key in keys])
     return pd.DataFrame({"median": values.median[known], "count": values.known[known]}, index)
-
-
-def _codes(key: pd.Series) -> IntArray:
-    """Return whole numbers that are in the order of the values."""
-    codes = key if key.dtype == bool else key.astype("category").cat.codes
-    return np.asarray(codes, dtype=np.int64)
 
 
 def _is_beyond_clocks(
@@ -210,16 +198,6 @@ def _link_of(name: str) -> str:
     """Return the link of a direction, named by its lower end first; a group as it is."""
     ends = _DIRECTION.fullmatch(name)
     return "<->".join(sorted(ends.groups(), key=int)) if ends else name
-
-
-def like_size(frame: pd.DataFrame) -> IntArray:
-    """Return for each row the least size of those that it is compared with, bytes."""
-    place, sizes = pd.factorize(frame["size_bytes"].to_numpy(np.int64), sort=True)
-    least = sizes.copy()
-    for position in range(1, len(sizes)):
-        if sizes[position] <= LIKE_SIZE * least[position - 1]:
-            least[position] = least[position - 1]
-    return np.asarray(least[place])
 
 
 _Slow = dict[PlaceKey, SlowSteps]

@@ -132,11 +132,11 @@ def longer_by_factor(
 
 
 def mean_passes(passes: Passes) -> pd.Series:
-    """Return the mean computing of a pass by rank, kind and chunk, ns; empty without passes."""
+    """Return the mean computing of a pass by rank, direction and chunk, ns; empty without passes."""
     spans, pieces = passes.spans, passes.pieces
     compute = np.bincount(pieces["span"], weights=pieces["dur_ns"], minlength=len(spans))
     # Not the other columns, which are large.
-    keys = [spans[name] for name in ("rank", "kind", "chunk")]
+    keys = [spans[name] for name in ("rank", "is_forward", "chunk")]
     mean: pd.Series[float] = (
         pd.Series(compute, spans.index, name="compute_ns").groupby(keys, observed=True).mean()
     )
@@ -180,7 +180,7 @@ def _slow_by_a_time(work: Work, passes: pd.Series) -> IntArray:
     table = passes.rename("own_ns").reset_index()
     table["peer_class"] = table["rank"].map(work.peer_class).fillna(-1)
     peer_class = np.asarray(table["peer_class"], dtype=np.int64)
-    kind = np.asarray(table.groupby(["kind", "chunk"], observed=True).ngroup(), dtype=np.int64)
+    kind = np.asarray(table.groupby(["is_forward", "chunk"]).ngroup(), dtype=np.int64)
     table["usual"] = median_of_others(table["own_ns"].to_numpy(np.float64), peer_class, kind)
     table = table[table["usual"].notna() & (table["peer_class"] >= 0)]
     excess, by_rank = table["own_ns"] - table["usual"], table["rank"]

@@ -19,14 +19,13 @@ import pandas as pd
 
 from ...align.communication.events import APART_NS
 from ...align.communication.rows import sorted_categories
-from ...tables.arrays import BoolArray, FloatArray, IntArray, combined
-from ...tables.numbering import numbered
+from ...tables.arrays import BoolArray, FloatArray
 from ...tables.results import Where
-from ...tables.sorting import values_by_group
 from ...tables.trace import Trace
 from ..replay.effect_folding import EdgeEffect, edge_effect
 from ..replay.program import Program
-from .degraded import MAX_OFTEN, Degraded, degraded_places, like_size
+from .degraded import MAX_OFTEN, Degraded, degraded_places
+from .like_wires import LikeWires, like_wires_of
 from .one_port import SlowPort, joined_by_ports
 from .shapley_player import Player, Union
 from .steady_links import SteadyLink, placed, steady_links
@@ -72,8 +71,6 @@ def _left_early(members: pd.DataFrame) -> pd.DataFrame:
     return rows[early].sort_values("start_ns")
 
 
-WIRE_REFERENCE = 0.1
-"""Quantile of the wire times of like operations that counts as an undisturbed wire."""
 MAX_DEGRADED = 3
 """Degraded places that are players of their own, the most costly ones."""
 
@@ -150,11 +147,12 @@ def wire_excess(frame: pd.DataFrame, trace: Trace) -> WireExcess:
         frame: The events as ``between_ranks`` returns them.
         trace: The capture.
     """
-    rest = _beyond_undisturbed(frame)
-    degraded = joined_by_ports(frame, trace, degraded_places(frame))
+    like = like_wires_of(frame)
+    rest = _beyond_undisturbed(frame, like)
+    degraded = joined_by_ports(frame, trace, degraded_places(frame, like))
     places: list[tuple[Degraded | SlowPort, FloatArray]] = []
     for place in degraded[:MAX_DEGRADED]:
-        own = _beyond(frame, place, rest)
+        own = _beyond(frame, place, rest, like)
         # Where no other place has operations of just this size, the excess over the
         # undisturbed ones knows only slow operations, and is the smaller of the two.
         rest = (rest - own).clip(min=0)
@@ -168,23 +166,26 @@ def _places_of(place: Degraded | SlowPort) -> tuple[Degraded, ...]:
     return place.places if isinstance(place, SlowPort) else (place,)
 
 
-def _beyond(frame: pd.DataFrame, place: Degraded | SlowPort, rest: FloatArray) -> FloatArray:
+def _beyond(
+    frame: pd.DataFrame, place: Degraded | SlowPort, rest: FloatArray, like: LikeWires
+) -> FloatArray:
     """Return what the transfers of a place or port take longer than like ones elsewhere.
 
     Those of a port are compared with what crosses others; what is not one of its slow places has no more to
     give than what it takes beyond an undisturbed wire.
     """
     if isinstance(place, Degraded):
-        return beyond_its_like(frame, place)
+        return beyond_its_like(frame, place, like)
     effect = np.zeros(len(frame))
     for own in place.places:
         elsewhere = own.like & ~place.crossing
         is_there = bool((elsewhere & (frame["axis"] == own.where["axis"]).to_numpy()).any())
-        effect += beyond_its_like(frame, own._replace(like=elsewhere if is_there else own.like))
+        others = elsewhere if is_there else own.like
+        effect += beyond_its_like(frame, own._replace(like=others), like)
     others = place.crossing & ~place.events
     if others.any():
         along = Degraded(place.where, np.nan, 1.0, others, ~place.crossing)
-        effect += np.minimum(beyond_its_like(frame, along), rest)
+        effect += np.minimum(beyond_its_like(frame, along, like), rest)
     return effect
 
 
@@ -264,19 +265,10 @@ def _with_queued(frame: pd.DataFrame, excess: WireExcess) -> WireExcess:
     return excess._replace(places=places, rest=rest)
 
 
-def _beyond_undisturbed(frame: pd.DataFrame) -> FloatArray:
+def _beyond_undisturbed(frame: pd.DataFrame, like: LikeWires) -> FloatArray:
     """Return what each event takes beyond the undisturbed wire of its like."""
-    size = frame["size_bytes"].to_numpy(np.int64)
-    like = numbered(*_axis_and_kind(frame), size)
     wire = frame["wire_ns"].to_numpy(np.float64)
-    usual = values_by_group(wire, like).quantile(WIRE_REFERENCE)
-    return np.asarray(np.nan_to_num((wire - usual[like]).clip(min=0)))
-
-
-def _axis_and_kind(frame: pd.DataFrame) -> list[IntArray]:
-    """Return the codes of the axis and the kind of each event."""
-    names = ("axis", "kind")
-    return [np.asarray(frame[name].astype("category").cat.codes, dtype=np.int64) for name in names]
+    return np.asarray(np.nan_to_num((wire - like.undisturbed_ns).clip(min=0), copy=False))
 
 
 def excess_of_program(trace: Trace, program: Program) -> WireExcess | None:
@@ -315,19 +307,27 @@ def named_place(program: Program, where: Where, events: BoolArray) -> Player:
         events: Its rows of the program's events.
     """
     frame = program.events
-    like = frame["axis"].isin(frame.loc[events, "axis"].unique()).to_numpy() & ~events
-    effect = beyond_its_like(frame, Degraded(where, np.nan, 1.0, events, like))
-    effect += np.minimum(queued_behind(frame, events), _beyond_undisturbed(frame))
+    others = frame["axis"].isin(frame.loc[events, "axis"].unique()).to_numpy() & ~events
+    like = like_wires_of(frame)
+    effect = beyond_its_like(frame, Degraded(where, np.nan, 1.0, events, others), like)
+    effect += np.minimum(queued_behind(frame, events), _beyond_undisturbed(frame, like))
     return Player("slow_link", where, Union.WIRES, _on_waits(program, effect))
 
 
-def beyond_its_like(frame: pd.DataFrame, place: Degraded) -> FloatArray:
+def beyond_its_like(
+    frame: pd.DataFrame, place: Degraded, like_wires: LikeWires | None = None
+) -> FloatArray:
     """Return what the transfers of a place take longer than like ones elsewhere, or at other times.
 
     Each by what it exceeds their median, scaled so that, repaired, the place takes as long
     as they do on average: their noise is no degradation, and stays.
+
+    Args:
+        frame: Communication events.
+        place: The place.
+        like_wires: What ``like_wires_of`` says of them, where it is known.
     """
-    own, like = place.events, combined(*_axis_and_kind(frame), like_size(frame))
+    own, like = place.events, (like_wires or like_wires_of(frame)).number
     wire = frame["wire_ns"].to_numpy(np.float64)
     other = np.flatnonzero(place.like)
     other = other[np.isin(like[other], np.unique(like[own]))]

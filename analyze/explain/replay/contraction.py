@@ -173,13 +173,13 @@ def contract(edges: ProgramEdges, must_keep: BoolArray | None = None) -> Contrac
     """
     members = np.bincount(edges.member_join)
     own_join = edges.join[edges.waits]
-    is_alone = members[own_join] == 1
+    is_alone = (members == 1)[own_join]
     passes_on = _passing(edges, is_alone, must_keep)
     chained, released = _rows_of(passes_on & is_alone), _rows_of(passes_on & ~is_alone)
     kept = _rows_of(~passes_on)
     heads = _heads(edges, released, kept, members)
     node_of_join, begin_of_join = heads[2:4]
-    shared = members[edges.member_join] > 1
+    shared = (members > 1)[edges.member_join]
     member = _origin(edges.member_row[shared], *heads)
     joined = edges.member_join[shared]
     target_join = node_of_join[joined]
@@ -258,7 +258,10 @@ def _heads(edges: ProgramEdges, released: IntArray, kept: IntArray, members: Int
     is_head = edges.is_root.copy()
     is_head[edges.waits[released]] = True
     is_head[edges.waits[kept]] = True
-    head = np.maximum.accumulate(np.where(is_head, np.arange(count, dtype=np.int32), 0))
+    head = np.zeros(count, np.int32)
+    rows = _rows_of(is_head)
+    head[rows] = rows
+    np.maximum.accumulate(head, out=head)
     shared = _rows_of(members > 1)
     node_of_join = np.full(len(members), -1, np.int32)
     node_of_join[shared] = np.arange(len(shared))

@@ -185,9 +185,9 @@ def _wait_marks(frame: pd.DataFrame, segments: pd.DataFrame, resolution_ns: floa
     begin = frame["wait_start_ns"].to_numpy(np.float64)
     event = np.flatnonzero(is_host & ~np.isnan(end) & ~np.isnan(begin))
     start = begin[event].astype(np.int64)
-    rank, step = frame["rank"], frame["step"]
     ended = end[event].astype(np.int64)
-    host = _marks(rank.iloc[event], step.iloc[event], WAIT, event, start, ended)
+    rank, step = (pd.Series(frame[name].to_numpy()[event]) for name in ("rank", "step"))
+    host = _marks(rank, step, WAIT, event, start, ended)
     others = np.flatnonzero(~is_host & frame["end_ns"].notna().to_numpy())
     stalls = _stalls(segments) if len(others) else segments[:0]
     # Ranks that compute all the time wait for nothing, whatever goes on beside it.

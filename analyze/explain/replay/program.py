@@ -160,24 +160,24 @@ def build_program(
     marks, disorder = program_marks(windows, frame, own_join, ledger.segments, resolution_ns)
     joins = int(own_join.max()) + 1 if len(frame) else 0
     work_edges = np.flatnonzero(~marks["is_root"].to_numpy(bool)).astype(np.int32)
-    issues = issued, issue = _issues(marks, len(frame))
+    issues = _, issue = _issues(marks, len(frame))
     members = _members(marks, frame, events.replica_proxies, issues)
     waits = np.flatnonzero((marks["mark"] == WAIT).to_numpy()).astype(np.int32)
     queue, wire_of_event = transfers_in_turn(marks, frame, own_join)
     if len(queue.join):
         frame = _with_wires(frame, wire_of_event)
-    wire = np.nan_to_num(wire_of_event)[marks["event"].to_numpy()[waits]]
+    wire = np.nan_to_num(wire_of_event[marks["event"].to_numpy()[waits]], copy=False)
     begin = _begin_of_joins(marks, members, queue, joins)
     wire, offset = _fit_waits(marks, begin, waits, wire)
-    is_instant = np.zeros(len(marks), dtype=bool)
-    is_instant[issued[marks["work_ns"].to_numpy()[issued] == 0]] = True
+    is_idle = marks["work_ns"].to_numpy() == 0
+    is_instant = (marks["mark"].to_numpy() == ISSUE) & is_idle
     edges = ProgramEdges(
         is_root=marks["is_root"].to_numpy(bool),
         waits=waits,
         join=marks["join"].to_numpy(),
         issue=issue[marks["event"].to_numpy()[waits]],
         is_instant=is_instant,
-        is_at_once=marks["work_ns"].to_numpy()[waits] == 0,
+        is_at_once=is_idle[waits],
         wire_ns=wire,
         offset_ns=offset,
         member_row=members.mark,
@@ -220,11 +220,14 @@ def _signature(frame: pd.DataFrame) -> npt.NDArray[np.uint64]:
 
 def _buffered_sends_alone(frame: pd.DataFrame) -> IntArray:
     """Return the operation of each event; a buffered send completes on its own."""
-    join = frame["join"].to_numpy(np.int64).copy()
-    alone = frame["is_buffered"].to_numpy(bool)
-    if len(join):
-        join[alone] = join.max() + 1 + np.arange(alone.sum())
-    return narrow(join)
+    join = frame["join"].to_numpy()
+    alone = np.flatnonzero(frame["is_buffered"].to_numpy(bool))
+    if not len(alone):
+        return narrow(join)
+    first = int(join.max()) + 1
+    own: IntArray = join.astype(np.int32 if first + len(alone) < 2**31 else np.int64)
+    own[alone] = np.arange(first, first + len(alone))
+    return own
 
 
 def _issues(marks: pd.DataFrame, events: int) -> tuple[IntArray, IntArray]:

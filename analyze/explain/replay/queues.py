@@ -110,8 +110,9 @@ def _held_up(marks: pd.DataFrame, frame: pd.DataFrame, own_join: IntArray) -> pd
     """
     group = frame["group_id"].cat.codes.to_numpy(np.int64)
     kind, of_mark = marks["mark"].to_numpy(), marks["event"].to_numpy()
-    issue = np.flatnonzero(kind == ISSUE)
-    issue = issue[~frame["is_p2p"].to_numpy(bool)[of_mark[issue]]]
+    # An end of a step has event -1, which is the last entry.
+    is_collective = np.append(~frame["is_p2p"].to_numpy(bool), False)
+    issue = np.flatnonzero((kind == ISSUE) & is_collective[of_mark])
     waited = np.full(len(frame), len(marks), np.int32)
     wait = np.flatnonzero(kind == WAIT)
     waited[of_mark[wait]] = wait

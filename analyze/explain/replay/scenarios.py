@@ -217,8 +217,9 @@ class _EndMarks:
         self.first = np.flatnonzero(differs)
         self.last = np.flatnonzero(np.append(differs[1:], True))
         self.opens = np.flatnonzero(np.append(True, np.diff(windows.run) != 0))
-        roots = marks.loc[is_root, ["step", "start_ns"]]
-        self.step_start_ns = roots.groupby("step")["start_ns"].min().to_numpy(np.float64)
+        root = np.flatnonzero(is_root)
+        begin = pd.Series(marks["start_ns"].to_numpy()[root]).groupby(step[root])
+        self.step_start_ns = begin.min().to_numpy(np.float64)
 
 
 def _ends_of(program: Program, rows: IntArray) -> FloatArray:

@@ -32,10 +32,18 @@ from .reasons import MOST_APART, Pair, ReasonCode, reason
 _SUMS = ["axis", "kind", "pp", "step"]
 
 
-def seen_volumes(trace: Trace, windows: StepWindows, layout: ParallelLayout) -> pd.DataFrame:
+def seen_volumes(
+    trace: Trace, windows: StepWindows, layout: ParallelLayout, events: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Return what a rank of each pipeline position sends in each analysed step.
 
     Groups of one rank move nothing and are left out. Replicas lie along dp and cp together.
+
+    Args:
+        trace: The capture.
+        windows: The analysed steps.
+        layout: Its mesh.
+        events: The communication of these steps, where it is known: its records are not read again.
 
     Returns:
         axis, kind (``send`` for messages), pp, step, count, bytes: means over the captured ranks
@@ -46,7 +54,11 @@ def seen_volumes(trace: Trace, windows: StepWindows, layout: ParallelLayout) -> 
     place = np.zeros(int(places["rank"].max()) + 1, np.int64)
     place[places["rank"].to_numpy()] = places["pp"].to_numpy()
     parts = [
-        _sums(_recorded_rows(trace, windows, name, layout), place) for name in ("collective", "p2p")
+        _sums(rows, place)
+        for rows in (
+            _of_groups(trace, _sent(trace, windows, "collective", events), layout),
+            _sent(trace, windows, "p2p", events),
+        )
     ]
     sums = pd.concat(parts).groupby(level=_SUMS).sum()
     keys = sums.reset_index()[_SUMS[:-1]].drop_duplicates()
@@ -75,30 +87,38 @@ def _sums(rows: pd.DataFrame, place: IntArray) -> pd.DataFrame:
     return pd.DataFrame({"size": count, "sum": size}, index)
 
 
-def _recorded_rows(
-    trace: Trace, windows: StepWindows, name: str, layout: ParallelLayout
+def _sent(
+    trace: Trace, windows: StepWindows, name: str, events: pd.DataFrame | None
 ) -> pd.DataFrame:
-    rows = sent_rows(trace, windows, name)
-    if name == "p2p":
-        rows = rows[rows["is_send"].to_numpy(bool)]
-    else:
-        group = trace.frame("group")
-        axes = {
-            str(key): _replica_axis(layout, tuple(ranks))
-            for key, ranks in zip(group["group_id"], group["ranks"], strict=True)
-        }
-        groups = rows["group_id"].cat
-        of_group = [axes.get(str(name), "") for name in groups.categories]
-        own, of_row = np.array([*of_group, ""], dtype=object), groups.codes.to_numpy()
-        axis, kind = rows["axis"], rows["kind"]
-        # Context-parallel ranks hold the same weights: they sum gradients, attention sums nothing.
-        is_sum = (axis == Axis.CP.value) & (kind == CollectiveKind.ALL_REDUCE.value)
-        is_replica = (own == Axis.DP.value)[of_row] & ((axis == Axis.OTHER.value) | is_sum)
-        if is_replica.any():
-            names = sorted({*axis.cat.categories, Axis.DP.value})
-            axis = axis.cat.set_categories(names).mask(is_replica, Axis.DP.value)
-        rows = rows.assign(axis=axis)[(own != _ALONE)[of_row]]
-    return rows[["rank", "step", "axis", "kind", "size_bytes"]]
+    """Return rank, step, group_id, axis, kind and size_bytes of collectives, or of messages by their sender."""
+    if events is None:
+        rows = sent_rows(trace, windows, name)
+        return rows[rows["is_send"].to_numpy(bool)] if name == "p2p" else rows
+    is_own = events["is_send"] if name == "p2p" else ~(events["is_p2p"] | events["is_inferred"])
+    row = np.flatnonzero(is_own.to_numpy(bool))
+    names = ("rank", "step", "group_id", "axis", "kind", "size_bytes")
+    return pd.DataFrame({key: events[key].array[row] for key in names}, copy=False)
+
+
+def _of_groups(trace: Trace, rows: pd.DataFrame, layout: ParallelLayout) -> pd.DataFrame:
+    """Return collectives of several ranks, those among replicas along dp whatever axis is stated."""
+    group = trace.frame("group")
+    axes = {
+        str(key): _replica_axis(layout, tuple(ranks))
+        for key, ranks in zip(group["group_id"], group["ranks"], strict=True)
+    }
+    groups = rows["group_id"].cat
+    of_group = [axes.get(str(name), "") for name in groups.categories]
+    own, of_row = np.array([*of_group, ""], dtype=object), groups.codes.to_numpy()
+    axis, kind = rows["axis"], rows["kind"]
+    # Context-parallel ranks hold the same weights: they sum gradients, attention sums nothing.
+    is_sum = (axis == Axis.CP.value) & (kind == CollectiveKind.ALL_REDUCE.value)
+    is_replica = (own == Axis.DP.value)[of_row] & ((axis == Axis.OTHER.value) | is_sum)
+    if is_replica.any():
+        names = sorted({*axis.cat.categories, Axis.DP.value})
+        axis = axis.cat.set_categories(names).mask(is_replica, Axis.DP.value)
+    rows, is_shared = rows.assign(axis=axis), (own != _ALONE)[of_row]
+    return rows if is_shared.all() else rows[is_shared]
 
 
 _ALONE = "alone"
@@ -182,13 +202,21 @@ class ExpectedSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Whether that is recorded; else it is assumed."""
 
 
-def expected_and_seen(trace: Trace, windows: StepWindows) -> ExpectedSeen:
-    """Compare the volumes of a step with the formulas of ``meshscope plan``."""
+def expected_and_seen(
+    trace: Trace, windows: StepWindows, events: pd.DataFrame | None = None
+) -> ExpectedSeen:
+    """Compare the volumes of a step with the formulas of ``meshscope plan``.
+
+    Args:
+        trace: The capture.
+        windows: The analysed steps.
+        events: Their communication, where it is known.
+    """
     if trace.layout is None:
         return ExpectedSeen(unknown=Unknown.LAYOUT)
     if not len(analysed(windows)) or not trace.row_count("collective") + trace.row_count("p2p"):
         return ExpectedSeen(unknown=Unknown.RECORDS)
-    steps = seen_volumes(trace, windows, trace.layout)
+    steps = seen_volumes(trace, windows, trace.layout, events)
     seen = _over_pipeline(steps)
     known = job_of_run(trace, {key: row.bytes for key, row in seen.items()})
     if known.job is None:

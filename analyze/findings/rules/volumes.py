@@ -24,7 +24,7 @@ def unexpected_volumes(account: Account) -> Iterator[Finding]:
     The cost is the share of the axis' exposed transfers that the surplus has of its bytes: the
     most that sending as much as expected can return.
     """
-    found = expected_and_seen(account.trace, account.windows)
+    found = expected_and_seen(account.trace, account.windows, account.events.frame)
     unseen = set(account.unseen)
     for row in found.rows:
         if row.code is None or row.code in _USUAL or row.axis in unseen:

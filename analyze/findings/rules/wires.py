@@ -15,7 +15,8 @@ import pandas as pd
 from meshscope.probe.schema.terms import FindingKind
 
 from ...explain.causes import MIN_CONCENTRATION, MIN_OVER_OTHERS, both_ways, places
-from ...explain.causes.wires import WIRE_REFERENCE, WireExcess
+from ...explain.causes.like_wires import WIRE_REFERENCE
+from ...explain.causes.wires import WireExcess
 from ...explain.run_account import Account
 from ...tables.results import Cause, Finding, Where
 from ...wording.message import Message, message

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshscope.analyze.explain.causes.degraded import degraded_places, like_size
+from meshscope.analyze.explain.causes.degraded import degraded_places
+from meshscope.analyze.explain.causes.like_wires import like_size
 
 STEPS = 20
 

@@ -9,6 +9,7 @@ import json
 import pytest
 from tests.tables import trace_of
 
+from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.steps.windows import step_windows
 from meshscope.analyze.explain.volumes.compare import expected_and_seen
 from meshscope.analyze.output.json.collectives import expected_to_json
@@ -68,8 +69,11 @@ def capture(tp=(("all_reduce", 20, 512),), dp=(("all_reduce", 1, GRADIENTS),), *
 def compared(*args, **changes):
     """Return the rows that differ, as axis, kind, reason, number."""
     trace = capture(*args, **changes)
-    found = expected_and_seen(trace, step_windows(trace))
+    windows = step_windows(trace)
+    found = expected_and_seen(trace, windows)
     assert found.unknown is None
+    # The matched events say the same as the records that they are made of.
+    assert expected_and_seen(trace, windows, communication_events(trace, windows).frame) == found
     return [(row.axis, row.kind, row.code, row.amount) for row in found.rows if row.code]
 
 
