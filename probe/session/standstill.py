@@ -103,7 +103,7 @@ class StandstillWatch:
         Args:
             capture: Where notes go.
             counts: Returns how many collectives each group has issued, by its id.
-            note_operations: Notes the newest of them; called where their number stays the same.
+            note_operations: Notes the newest of them; called where neither their number nor the stack changes.
         """
         self._capture = capture
         self._source = capture.source("standstill")
@@ -115,6 +115,7 @@ class StandstillWatch:
         self._lengths_ns: deque[float] = deque(maxlen=_LENGTHS)
         self._last: _Seen | None = None
         self._noted: tuple[_Seen, bool] | None = None
+        self._counted: Mapping[str, int] = {}
 
     def look(self) -> None:
         """Look if it is time; called every now and then by a thread that may touch files."""
@@ -136,6 +137,7 @@ class StandstillWatch:
         if self._step is not None and step > self._step:
             self._lengths_ns.append((time_ns - self._since_ns) / (step - self._step))
         self._step, self._since_ns, self._last, self._noted = step, time_ns, None, None
+        self._counted = {}
         usual_ns = median(self._lengths_ns) if self._lengths_ns else 0
         self._pause_ns = LOOK_NS
         self._due_ns = time_ns + min(max(LOOK_NS, round(LONG_STEPS * usual_ns)), LATEST_NS)
@@ -153,7 +155,9 @@ class StandstillWatch:
         found = standing, before.stack != now.stack
         if found == self._noted:
             return
-        if standing.counts and (self._noted is None or self._noted[0].counts != standing.counts):
+        # To read them takes 0.1 s under the interpreter lock: not in a long evaluation that goes on.
+        if before.stack == now.stack and standing.counts not in ({}, self._counted):
+            self._counted = standing.counts
             self._note_operations()
         self._noted = found
         recorder = self._capture.recorder

@@ -76,7 +76,13 @@ def training():
 
 
 @pytest.fixture
-def watched(monkeypatch, make_recorder, training):
+def noted():
+    """Return a list that is longer by one for each time that operations were noted."""
+    return []
+
+
+@pytest.fixture
+def watched(monkeypatch, make_recorder, training, noted):
     """Return what looks after so many ns, the capture, and the counts of backends."""
     time_ns, counts, recorder = [0], {"g": 4}, make_recorder()
     recorder.step = 0
@@ -85,7 +91,9 @@ def watched(monkeypatch, make_recorder, training):
     capture.level = STAGES
     capture.step_thread = training.thread.ident
     watch = StandstillWatch(
-        capture, lambda: {name: int(count) for name, count in counts.items()}, lambda: None
+        capture,
+        lambda: {name: int(count) for name, count in counts.items()},
+        lambda: noted.append(time_ns[0]),
     )
 
     def after(ns):
@@ -200,6 +208,24 @@ def test_backends_are_not_asked_while_communication_is_recorded(watched):
     for _ in range(3):
         manifest = after(2 * LOOK_NS)
     assert note_of(manifest)[1] == {}
+
+
+def test_operations_are_noted_once_where_the_thread_stands(watched, training, noted):
+    """A long evaluation would pay for it at each look, or a hang that follows one not be told."""
+    after, _, counts = watched
+    after(0)
+    after(LOOK_NS)
+    training.go_on()
+    after(LOOK_NS)
+    assert noted == []
+    after(2 * LOOK_NS)
+    after(4 * LOOK_NS)
+    assert noted == [4 * LOOK_NS]
+    counts["g"] = 5
+    after(8 * LOOK_NS)
+    assert len(noted) == 1
+    after(16 * LOOK_NS)
+    assert len(noted) == 2
 
 
 def test_what_goes_wrong_is_counted(watched):
