@@ -11,6 +11,7 @@ import pyarrow as pa
 from meshscope.probe.reader.rank_records import LastSeen
 from meshscope.probe.schema.standstill_tables import NO_GROUP, PROGRESS
 
+from .newest_attempt import newest_attempt
 from .unrecorded_ranks import counted_collectives, unheard_ranks
 
 _COLUMNS = ["rank", "group_id", "seq", "end_ns", "event_id"]
@@ -86,7 +87,7 @@ def _ends(
     closed = {
         rank: manifest.get("closed_unix_ns") is not None
         for rank, manifest in manifests.items()
-        if _newest_attempt(manifest).get("recorded", True)
+        if newest_attempt(manifest).get("recorded", True)
     }
     ended_by = {
         rank: name
@@ -139,12 +140,6 @@ def _completed(
     }
 
 
-def _newest_attempt(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return where the newest attempt of the job begins on a rank; {} where there was one only."""
-    found = manifest.get("newest_attempt")
-    return found if isinstance(found, dict) else {}
-
-
 def _of_newest_attempt(table: pa.Table, manifests: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
     """Return the rows of the newest attempt: what broke off before it has been taken up again."""
     if not table.num_rows:
@@ -153,6 +148,6 @@ def _of_newest_attempt(table: pa.Table, manifests: Mapping[int, Mapping[str, Any
     first = {
         rank: newest.get("first_event_id", 0) if newest.get("recorded", True) else 1 << 62
         for rank, manifest in manifests.items()
-        if (newest := _newest_attempt(manifest))
+        if (newest := newest_attempt(manifest))
     }
     return rows[rows["event_id"] >= rows["rank"].map(first).fillna(0)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from ...tables.trace import Trace
@@ -22,3 +25,12 @@ def rows_of_newest_attempt(trace: Trace, name: str) -> pd.DataFrame:
     frame = frame.drop_duplicates(["rank", "event_id"], keep="last")
     names = [column for column in ("group_id", "kind", "direction") if column in frame]
     return frame.astype(dict.fromkeys(names, str))
+
+
+def newest_attempt(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return where the newest attempt of the job begins on a rank; {} where there was one only.
+
+    Its ``recorded`` is false where the rank recorded in earlier ones only.
+    """
+    found = manifest.get("newest_attempt")
+    return found if isinstance(found, dict) else {}

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from meshscope.probe.schema.manifest import STANDSTILL_KEY
 
+from .newest_attempt import newest_attempt
+
 _FAR_NS = 1 << 62
 
 
@@ -18,7 +20,7 @@ def notes_of_last_step(
 ) -> dict[int, Mapping[str, Any]]:
     """Return the note of each rank that made one in the step that it never ended, in rank order.
 
-    A note of an earlier step tells nothing: the rank went on. Of what a note holds, ``time_ns`` is
+    A note of an earlier step, or attempt, tells nothing: the rank or the job went on. Of what a note holds, ``time_ns`` is
     known to be a time; the rest may be anything.
 
     Args:
@@ -34,6 +36,7 @@ def notes_of_last_step(
         note = annotations.get(key) if isinstance(annotations, dict) else None
         if not isinstance(note, dict) or type(time_ns := note.get("time_ns")) is not int:
             continue
-        if int(ended_ns.get(rank, 0)) < time_ns < _FAR_NS:
+        is_newest = newest_attempt(manifest).get("recorded", True)
+        if is_newest and int(ended_ns.get(rank, 0)) < time_ns < _FAR_NS:
             found[rank] = note
     return found

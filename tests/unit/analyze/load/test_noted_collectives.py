@@ -61,6 +61,12 @@ def test_a_note_of_an_earlier_step_tells_nothing():
     assert rows({0: note(entry(3), time_ns=5), 1: note(entry(3), time_ns=30)}) == []
 
 
+def test_a_note_of_an_earlier_attempt_tells_nothing():
+    """A rank that did not come back would be held in an operation of the attempt before."""
+    manifest = note(entry(3)) | {"newest_attempt": {"recorded": False}}
+    assert rows({0: manifest}) == []
+
+
 @pytest.mark.parametrize(
     "damage",
     [None, 7, "x", [None, 3], [{"process_group": 1}], [entry(1) | {"collective_seq_id": "x"}]],
