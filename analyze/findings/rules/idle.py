@@ -7,6 +7,7 @@ these findings add up to what the ledger could not attribute.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +109,14 @@ IDLE_WORDS = {
         message("idle.nothing_meaning"),
     ),
 }
+_OF_COMPILER = r"^(?:triton_[a-z]{2,9}_fused_|Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction)"
+"""How kernels, operators and annotations of torch.compile begin."""
+_COMPILED_REMEDIES = {
+    LAUNCH_LATENCY: message("idle.launch_latency_compiled"),
+    KERNEL_GAP: message("idle.kernel_gap_compiled"),
+    LAUNCHING: message("idle.launching_compiled"),
+}
+"""Advice for a program that is compiled already."""
 UNKNOWN_WORDS = IdleWords(
     FindingKind.HOST_STALL,
     lambda share: message("idle.unknown", share=share),
@@ -188,7 +197,18 @@ def idle_devices(account: Account) -> Iterator[Finding]:
         words = UNKNOWN_WORDS._replace(remedy=message("idle.clock_off_remedy"))
         yield _finding(words.kind, words, "unknown", cost, (report.clock_off, *where))
         return
-    yield from _by_cause(report, cost, where)
+    for finding in _by_cause(report, cost, where):
+        compiled = _COMPILED_REMEDIES.get(finding.cause or "")
+        if compiled is not None and _is_compiled(trace):
+            yield replace(finding, remedy=compiled)
+        else:
+            yield finding
+
+
+def _is_compiled(trace: Trace) -> bool:
+    """Return whether torch.compile made some of what runs."""
+    names = trace.rank_frame("name", trace.ranks[0])["name"].astype(str)
+    return bool(names.str.match(_OF_COMPILER).any())
 
 
 def _by_cause(report: IdleReport, cost: float, where: tuple[Message, ...]) -> Iterator[Finding]:

@@ -106,6 +106,17 @@ def test_launches_below_their_latency_do_not_wait_on_the_device(tmp_path):
     assert found["launch_latency"].cost_frac == pytest.approx(400 * 52 / 50_000, abs=0.005)
 
 
+@pytest.mark.parametrize("name", ["add", "triton_poi_fused_add_0"])
+def test_a_program_that_is_compiled_is_not_advised_to_compile(tmp_path, name):
+    """Fails when whoever has compiled the model is told to do that, or who has not is told otherwise."""
+    events = [step(1, 0, 50_000)]
+    for at in range(400):
+        t = at * 120 + 5
+        events += [call("cudaLaunchKernel", t, 8, at + 1), kernel(name, t + 52, 10, at + 1)]
+    remedy = str(causes(tmp_path, events)["launch_latency"].remedy)
+    assert ("reduce-overhead" in remedy) is name.startswith("triton")
+
+
 def test_gaps_between_work_launched_long_before_are_no_late_launches(tmp_path):
     """Fails when a device that its host is far ahead of is said to wait for launches."""
     events = [step(1, 0, 50_000)]
