@@ -97,6 +97,12 @@ def test_only_the_time_of_launching_is_launch_bound():
         for rank in (0, 1)
         for at in starts
     ]
+    # Launches without a pause of a millisecond in the operator, whose work hardly takes time.
+    kernels += [
+        {"rank": rank, "start_ns": at * MS // 2, "dur_ns": 1000, "launch_ns": at * MS // 2}
+        for rank in (0, 1)
+        for at in range(61, 76)
+    ]
     ops = [
         {"rank": rank, "op_id": 0, "name_id": 0, "start_ns": 30 * MS, "dur_ns": 10 * MS}
         for rank in (0, 1)
@@ -114,13 +120,13 @@ def test_only_the_time_of_launching_is_launch_bound():
     findings = diagnose(trace).findings
     found = {finding.cause: finding for finding in findings if finding.cause}
     bound = kernel_report(trace).ranks["launch_bound_frac"]
-    assert bound.tolist() == [pytest.approx(0.1)] * 2
-    assert found["launching"].cost_frac == pytest.approx(0.08)
+    assert bound.tolist() == [pytest.approx(0.1, abs=0.001)] * 2
+    assert found["launching"].cost_frac == pytest.approx(0.08, abs=0.001)
     assert "8.0 % of the step on every rank" in map(str, found["launching"].evidence)
     stalls = [finding.cost_frac for finding in findings if finding.kind == "host_stall"]
-    assert sum(stalls) == pytest.approx(0.32)
+    assert sum(stalls) == pytest.approx(0.32, abs=0.001)
     waits = found["synchronise"].evidence
-    assert any("up to 16.0 % of the step. Most: cudaStreamSynchronize" in str(one) for one in waits)
+    assert any("up to 10.5 % of the step. Most: cudaStreamSynchronize" in str(one) for one in waits)
 
 
 def test_memory_of_one_stage():
