@@ -109,7 +109,9 @@ IDLE_WORDS = {
         message("idle.nothing_meaning"),
     ),
 }
-_OF_COMPILER = r"^(?:triton_[a-z]{2,9}_fused_|Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction)"
+_OF_COMPILER = (
+    r"^(?:triton_[a-z]{2,9}_fused_|Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction)"
+)
 """How kernels, operators and annotations of torch.compile begin."""
 _COMPILED_REMEDIES = {
     LAUNCH_LATENCY: message("idle.launch_latency_compiled"),
