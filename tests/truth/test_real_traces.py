@@ -103,13 +103,13 @@ def test_eight_ranks_without_metadata(traces_dir):
 
 
 @pytest.mark.parametrize(
-    ("trace", "idle", "bound"),
+    ("trace", "idle", "bound", "long"),
     [
-        ("tracelens/b200/eager_trace.json.gz", 0.867, 0.555),
-        ("hta/nccl_parser_config/nccl_data.json.gz", 0.764, 0.499),
+        ("tracelens/b200/eager_trace.json.gz", 0.867, 0.454, "aten::linear"),
+        ("hta/nccl_parser_config/nccl_data.json.gz", 0.764, 0.414, "aten::unflatten_dense_tensors"),
     ],
 )
-def test_idle_devices_are_launch_bound(traces_dir, trace, idle, bound):
+def test_idle_devices_are_launch_bound(traces_dir, trace, idle, bound, long):
     """A device that idles for its host would look busy, or idle for launches alone."""
     trace = load_trace(traces_dir / trace)
     idling = [finding for finding in diagnose(trace).findings if finding.cause is not None]
@@ -118,6 +118,8 @@ def test_idle_devices_are_launch_bound(traces_dir, trace, idle, bound):
     assert of_device == pytest.approx(bound, abs=0.001)
     assert found["launching"].kind == "launch_bound"
     assert found["launching"].cost_frac == pytest.approx(of_device, abs=0.02)
+    # Operators of 2 and of 15 ms before their first launch are no overhead of launches.
+    assert str(found["long_operator"].evidence[1]).startswith(long)
     # What is below 1 % together has no finding.
     assert idle - 0.01 < sum(one.cost_frac for one in idling) < idle + 0.001
     assert "missing_data" in {finding.kind for finding in diagnose(trace).findings}
