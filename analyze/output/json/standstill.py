@@ -154,6 +154,10 @@ def _ranks(
     at = place.to_dict("index")
     standing = stack_places(trace).set_index("rank").to_dict("index")
     last = _last_issued(trace)
+    at_noted = _last_noted(trace).dropna(subset=["place"]).astype({"place": str})
+    noted = {
+        int(rank): [place] for rank, place in zip(at_noted["rank"], at_noted["place"], strict=True)
+    }
     process = _processes(trace)
     standing_in = {} if graph is None else _stands_in(graph)
     roles, unknown = _roles(graph, ends), unknown_at_the_end(trace)
@@ -171,7 +175,9 @@ def _ranks(
                 "operation": None if found is None else moments.words[found.key],
                 "is_unknown": found is None and rank in unknown,
                 "waited_ns": None if found is None else moments.until_ns - found.since_ns[rank],
-                "places": [] if found is None else moments.sites_of(found.key, [rank]),
+                "places": noted.get(rank, [])
+                if found is None
+                else moments.sites_of(found.key, [rank]),
                 "function": own.get("function"),
                 "callers": list(own.get("callers", ())),
                 "last_issued": last.get(rank),
@@ -228,9 +234,20 @@ def _stands_in(graph: WaitGraph) -> dict[int, OpenOperation]:
     return found
 
 
+def _last_noted(trace: Trace) -> pd.DataFrame:
+    """Return the last operation that each rank noted where it was not recorded."""
+    return trace.frame("noted_collective").drop_duplicates("rank", keep="last")
+
+
 def _last_issued(trace: Trace) -> dict[int, str]:
-    """Return the last operation that each rank issued, in words."""
-    parts = []
+    """Return the last operation that each rank issued, in words: noted ones are later than recorded ones."""
+    noted = _last_noted(trace)
+    columns = ["rank", "group_id", "seq", "kind"]
+    parts = [
+        noted[columns]
+        .assign(issue_ns=noted["time_ns"], peer="")
+        .astype({"kind": str, "group_id": str})
+    ]
     for name, kind in (("collective", "kind"), ("p2p", "direction")):
         columns = ["rank", "issue_ns", "group_id", "seq"]
         frame = trace.frame(name)

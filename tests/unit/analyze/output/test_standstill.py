@@ -139,3 +139,26 @@ def test_who_recorded_nothing_at_the_end_is_not_said_to_be_in_nothing():
     }
     known = standstill_to_json(trace, [])["ranks"]
     assert not any(row["is_unknown"] for row in known)
+
+
+def test_what_a_rank_noted_is_its_last_operation():
+    """A page would call one of a window long before the last that is known."""
+    noted = [
+        {
+            "rank": 0, "group_id": "a", "seq": seq, "kind": "broadcast", "size_bytes": 4, "time_ns": BEGAN,
+            "is_open": True, "place": place,
+        }
+        for seq, place in ((7, None), (8, "step (train.py:9)"))
+    ]  # fmt: skip
+    extra = trace_of(noted_collective=noted).tables["noted_collective"]
+    progress = [
+        {"rank": rank, "group_id": "a", "issued_seq": None, "completed_seq": None}
+        for rank in range(3)
+    ]
+    unknown = trace_of(progress=progress).tables["progress"]
+    trace = broken_off().with_tables({"noted_collective": extra, "progress": unknown})
+    rows = {row["rank"]: row for row in standstill_to_json(trace, [])["ranks"]}
+    assert rows[0]["last_issued"] == "broadcast 8 of group a"
+    assert rows[0]["places"] == ["step (train.py:9)"]
+    assert rows[2]["last_issued"] == "all_reduce 5 of group a"
+    assert rows[2]["places"] == []
