@@ -117,10 +117,11 @@ class SiblingWatch:
             signs = _SIGNS if ended else max(signs - 1, 0)
             if signs:
                 self._alive(time_ns)
-            for end in ended:
-                self._note(end)
+            # At once: a launcher may end this rank within a tenth of a second. The note can be another's.
             if any(end.status != 0 for end in ended):
                 self._died()
+            for end in ended:
+                self._note(end)
         for descriptor, _ in self._watched.values():
             descriptor.close()
 

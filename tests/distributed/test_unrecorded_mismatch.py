@@ -23,7 +23,8 @@ def test_who_differs_in_a_step_that_is_not_recorded_is_named(tmp_path):
     assert not is_recorded(unrecorded_mismatch_job.LAST, 2)
     run = create_run(tmp_path / "runs", "job", {})
     (run / SAMPLING_FILE).write_text(json.dumps({"one_in": 2, "first_step": 5}), "utf-8")
-    ranks = ["--standalone", "--nproc-per-node", "4"]
+    # By default it ends the others after 0.05 to 0.1 s, in which ranks of a crowded machine may not get to note anything.
+    ranks = ["--standalone", "--nproc-per-node", "4", "--monitor-interval", "2"]
     subprocess.run(
         [
             *(sys.executable, "-m", "meshscope", "run", "--no-agent", "--runs", str(run.parent)),
