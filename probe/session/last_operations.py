@@ -2,7 +2,8 @@
 
 Over its budget the probe records communication in some windows of steps only, and a job may end in any
 other. PyTorch keeps the newest operations on CPU tensors in memory by itself. They are looked at when a step
-has lasted for long and when an exception ends the program, so a step that goes on pays nothing for it.
+stands still, when an exception ends the program, and when another rank of the host dies, so a step that goes on
+pays nothing for it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from ..compat.works import recorded_operations
 from ..hooks.base import Capture
 from ..hooks.call_places import frame_of_program
 from ..schema.manifest import LAST_OPERATIONS_KEY
-from ..schema.records import LEVEL_CODES
-from ..schema.terms import CaptureLevel
+from .standstill import WITH_COMMUNICATION
 
 MOST_OF_GROUP = 32
 """Operations of a group that are noted: the job stands in one of its last."""
@@ -37,7 +37,6 @@ _KEPT = (
     "state",
     "retired",
 )
-_WITH_COMMUNICATION = LEVEL_CODES[CaptureLevel.COLLECTIVES]
 
 
 class LastOperations:
@@ -69,7 +68,7 @@ class LastOperations:
             error: The exception that ends the program; None where its step only lasts.
         """
         capture = self._capture
-        if capture.level >= _WITH_COMMUNICATION or (self._is_final and error is None):
+        if capture.level >= WITH_COMMUNICATION or (self._is_final and error is None):
             return
         try:
             self._note(error)

@@ -79,7 +79,8 @@ MOST_FRAMES = 32
 """Functions that are noted; of more, those within."""
 _LENGTHS = 9
 """The usual length is the median of so many steps: four pauses among them do not move it."""
-_WITH_COMMUNICATION = LEVEL_CODES[CaptureLevel.COLLECTIVES]
+WITH_COMMUNICATION = LEVEL_CODES[CaptureLevel.COLLECTIVES]
+"""From this level on communication is recorded."""
 
 
 class _Seen(NamedTuple):
@@ -145,7 +146,7 @@ class StandstillWatch:
     def _see(self) -> _Seen:
         capture = self._capture
         thread = capture.step_thread or threading.main_thread().ident
-        counts = {} if capture.level >= _WITH_COMMUNICATION else self._counts()
+        counts = {} if capture.level >= WITH_COMMUNICATION else self._counts()
         return _Seen(dict(counts), () if thread is None else stack_of(thread))
 
     def _note(self, before: _Seen, now: _Seen, time_ns: int) -> None:

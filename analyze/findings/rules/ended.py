@@ -13,7 +13,7 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.ended import LEAST_SILENCE_NS, ends_of_ranks
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
-from ...align.steps.last_records import last_records_ns
+from ...align.steps.last_records import last_record_ns
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...tables.trace import Trace
@@ -106,9 +106,9 @@ def _ended(trace: Trace) -> Iterator[Finding]:
 
 def _silence_before(trace: Trace, ended_ns: int) -> Iterator[Message]:
     """Say that nothing was recorded long before the first end: who ended first may have given up waiting."""
-    silent_ns = ended_ns - int(last_records_ns(trace).max())
-    if silent_ns >= LEAST_SILENCE_NS:
-        yield message("crash.silent_before", silent_ns=silent_ns)
+    last_ns = last_record_ns(trace)
+    if last_ns and ended_ns - last_ns >= LEAST_SILENCE_NS:
+        yield message("crash.silent_before", silent_ns=ended_ns - last_ns)
 
 
 def _way(way: str, ranks: list[int]) -> Message:

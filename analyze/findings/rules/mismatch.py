@@ -37,7 +37,9 @@ def noted_mismatch_findings(trace: Trace) -> Iterator[Finding]:
     if dumped is None:
         return
     ranks = sorted(set(dumped.frame("collective")["rank"]))
-    for finding in mismatch_findings(dumped, ()):
+    for found in mismatches(dumped)[:SHOWN]:
+        # The newest of a group are noted: that all before agree is not known.
+        finding = _finding(dumped, found, is_first=False)
         yield replace(finding, evidence=(*finding.evidence, message("mismatch.noted", ranks=ranks)))
 
 

@@ -229,3 +229,15 @@ def test_what_was_not_recorded_at_the_end_is_said(is_recorded):
     assert [line.split(".")[0] for line in said] == (
         [] if is_recorded else ["Not recorded: the last communication of ranks 0, 1 and 2"]
     )
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_silence_before_the_first_end_is_said_where_a_record_tells_it(is_known):
+    """Without a record the time since the host booted would be given as silence."""
+    trace = job({0: (20_000, 256, "ValueError"), 1: (20_020, 256, "ValueError")})
+    if not is_known:
+        names = ("collective", "recording")
+        trace = trace.with_tables({name: TABLES[name].empty() for name in names})
+    (found,) = (one for one in how_it_ended(trace, STEP_NS) if one.is_end)
+    codes = [one.code for one in found.evidence]
+    assert ("crash.silent_before" in codes) is is_known
