@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from meshscope.probe.reader.rank_parts import Wanted
+from meshscope.probe.reader.wanted import Wanted
 from meshscope.probe.schema.errors import TraceFormatError
 from meshscope.probe.schema.printable import listed, printable
 from meshscope.probe.schema.rundir import is_run_directory

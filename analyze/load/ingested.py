@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from meshscope.probe.reader.held_steps import COUNTED
+from meshscope.probe.reader.wanted import COUNTED
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import (

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from meshscope.probe.reader.held_steps import COUNTED
-from meshscope.probe.reader.rank_parts import WANTED, Wanted
+from meshscope.probe.reader.wanted import COUNTED, WANTED, Wanted
 from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import (

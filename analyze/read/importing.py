@@ -18,7 +18,6 @@ from .archives import unpack_archives
 from .detect import classify
 from .file_limits import left_out_files
 from .files import InputFile
-from .foreign import nothing_readable
 from .formats import FORMATS, MEMORY_PAGE, UNKNOWN, Inputs
 from .input_paths import Found, input_file, look
 from .mixed_formats import left_out, refuse_several_jobs
@@ -121,4 +120,7 @@ def _unreadable(path: Path, by_format: Mapping[str, list[InputFile]]) -> TraceFo
     if path.is_dir() and (remedy := name_a_run_in(path)):
         return TraceFormatError(message("refused.folder_of_runs"), where=str(path), remedy=remedy)
     unknown = by_format.get(UNKNOWN, [])
+    # What tells the files of other tools is looked at only where nothing can be read.
+    from .foreign import nothing_readable
+
     return nothing_readable(path, sum(map(len, by_format.values())), unknown)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from meshscope.probe.reader.part_sizes import unpacked_bytes
-from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.reader.run import group_table, merge_groups
+from meshscope.probe.reader.wanted import Wanted
 from meshscope.probe.schema.errors import ConfigError, RunDirectoryError
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import MANIFEST_NAME, part_directories, read_json

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from meshscope.probe.reader.attempts import steps_before
 from meshscope.probe.reader.part_sizes import unpacked_bytes
-from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.reader.rank_records import Sieve
 from meshscope.probe.reader.step_index import StepIndex
 from meshscope.probe.reader.step_sieve import StepSieve
+from meshscope.probe.reader.wanted import Wanted
 from meshscope.probe.schema.manifest import part_directories
 from meshscope.probe.schema.tables import TABLES
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from meshscope.probe.reader.part_sizes import last_step, unpacked_bytes
-from meshscope.probe.reader.rank_parts import Wanted
+from meshscope.probe.reader.wanted import Wanted
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.manifest import (
     FILE_MODE,

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from meshscope.probe.reader.held_steps import COUNTED
+from meshscope.probe.reader.wanted import COUNTED
 from meshscope.probe.schema.columns import TableSpec
 from meshscope.probe.schema.errors import RunDirectoryError
 from meshscope.probe.schema.manifest import DIRECTORY_MODE, FILE_MODE

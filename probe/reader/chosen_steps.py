@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from ..schema.records import MEMORY_RECORD, STEP_RECORD, RecordType
-from .held_steps import COUNTED, HeldSteps, held_steps, rows_of
+from .held_steps import HeldSteps, held_steps, rows_of
 from .part_sizes import unpacked_bytes
 from .rank_records import Block, RankRecords, Sieve, read_rank
 from .sampled_steps import BY_EVENT, StepSelection, kept_samples, thin
 from .step_index import Ints, Mask, StepIndex, ints
 from .step_sieve import StepSieve
+from .wanted import COUNTED
 
 READ_FACTOR = 2.8
 """What a part takes while it is read whole, over the unpacked size of its records."""

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from .rank_records import RankRecords
 from .step_detail import DETAIL_COLUMN, full_records_of
+from .wanted import COUNTED
 
 Ints = NDArray[np.int64]
 
-COUNTED = ("span", "collective", "p2p", "communication_sum", "microbatch")
-"""Records that need room: those of passes, their microbatches and communication."""
 MEMORY = "memory"
 _NONE = np.zeros(0, np.int64)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from ..schema.deep_trace import FOLDER, TraceName, sealed_name
@@ -17,39 +16,16 @@ from ..schema.segment import segment_paths
 from .attempts import steps_before
 from .chosen_steps import Lengths, PartRead, read_part
 from .held_steps import HeldSteps, held_steps, rows_of
-from .rank_records import RankRecords, Sieve, read_rank
-from .sampled_steps import MOST_ROWS, NOTHING, StepSelection, kept_rows, thin, with_room
+from .rank_records import RankRecords, read_rank
+from .sampled_steps import NOTHING, StepSelection, kept_rows, thin, with_room
 from .step_numbers import attached_while_running
+from .wanted import MOST_ROWS_VARIABLE, Wanted
 
 _LEEWAY = 1.1
 """Times that a rank may have more than the one that it was chosen by."""
 _MOST_TRACED = 1000
-MOST_ROWS_VARIABLE = "MESHSCOPE_MOST_ROWS"
 Directories = Mapping[int, Mapping[int, Path]]
 """The directories of the parts of each rank, by the number of the part."""
-
-
-class Wanted(NamedTuple):
-    """What a reader asks for.
-
-    Attributes:
-        steps: First and last step, as they are numbered in the run; None for all. The records of
-            others are left out only where not all have room.
-        most_rows: Rows of passes and communication that have room, of all ranks together.
-        on_bytes: Is told how many more bytes were read.
-        ranks: Ranks that are read; None for all.
-        sieves: What is kept of some parts as they are read, by their directories; of ``steps`` then.
-    """
-
-    steps: tuple[int, int] | None = None
-    most_rows: int = MOST_ROWS
-    on_bytes: Callable[[int], None] = lambda _: None
-    ranks: Collection[int] | None = None
-    sieves: Mapping[Path, Sieve] = MappingProxyType({})
-
-
-WANTED = Wanted()
-"""As much as there is room for."""
 
 
 class PartsRead(NamedTuple):

@@ -34,8 +34,9 @@ from .assemble import manifest_groups, rank_tables
 from .attempts import joined_attempts
 from .counters import counter_notes
 from .manifest_tables import attempt_table, recording_table
-from .rank_parts import WANTED, Wanted, read_parts
+from .rank_parts import read_parts
 from .rank_records import ATTEMPT, LastSeen, RankRecords
+from .wanted import WANTED, Wanted
 
 _RANK_TABLES = (
     *("step", "span", "collective", "p2p", "communication_sum", "memory", "microbatch"),

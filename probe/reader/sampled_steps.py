@@ -24,15 +24,14 @@ from numpy.typing import NDArray
 
 from ..schema.records import COMPLETION_RECORD, DEVICE_TIME_RECORD, MEMORY_VALUES
 from ..schema.terms import StepDetail
-from .held_steps import COUNTED, MEMORY, HeldSteps
+from .held_steps import MEMORY, HeldSteps
 from .rank_records import RankRecords
 from .step_detail import DETAIL_COLUMN, UNKNOWN_DETAIL
+from .wanted import COUNTED
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-MOST_ROWS = 12_000_000
-"""Records of passes and communication that are read of a run: an analysis takes 8 GB for them."""
 TAIL_STEPS = 2
 """Last steps of a rank that stay: where a run broke off is known from them."""
 _FEWEST_STEPS = 4

@@ -29,10 +29,11 @@ from ..schema.records import (
     STEP_RECORD,
     RecordType,
 )
-from .held_steps import COUNTED, HeldSteps, held_steps
+from .held_steps import HeldSteps, held_steps
 from .numbers_present import SlotBits
 from .rank_records import Block, RankRecords, made_of, note_gaps, operations_in
 from .step_detail import add_detail
+from .wanted import COUNTED
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -15,7 +15,7 @@ that all ranks have from its beginning are left out, and that is stated.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ..schema.note import Note, note
 from .assemble import manifest_names
 from .rank_records import RankRecords
+from .shifts import joined_shifts
 
 Ints = NDArray[np.int64]
 
@@ -73,27 +74,6 @@ def _step_shifts(parts: Mapping[int, RankRecords]) -> dict[int, int]:
             if shift is not None:
                 offsets.append((reference, rank, shift))
     return joined_shifts(min(parts), offsets)
-
-
-def joined_shifts(start: int, offsets: Iterable[tuple[int, int, int]]) -> dict[int, int]:
-    """Return what to add to the steps of each rank that offsets join to ``start``, which keeps its own.
-
-    Args:
-        start: A rank.
-        offsets: Two ranks, and what the steps of the second need to agree with those of the first.
-    """
-    near: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for reference, rank, shift in offsets:
-        near[reference].append((rank, shift))
-        near[rank].append((reference, -shift))
-    found, waiting = {start: 0}, [start]
-    while waiting:
-        rank = waiting.pop()
-        for other, shift in near[rank]:
-            if other not in found:
-                found[other] = found[rank] + shift
-                waiting.append(other)
-    return found
 
 
 def _numbers_and_steps(part: RankRecords) -> dict[str, tuple[Ints, Ints]]:

@@ -10,7 +10,7 @@ from tests.texts import texts
 from meshscope.analyze.align.communication.matching import match_collectives, match_p2p
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.load.load import load_trace
-from meshscope.probe.reader.rank_parts import Wanted
+from meshscope.probe.reader.wanted import Wanted
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.sampling import is_recorded
 from meshscope.probe.session.sample_order import SAMPLING_FILE

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from meshscope.probe.reader.step_numbers import joined_shifts
+from meshscope.probe.reader.shifts import joined_shifts
 
 from ...tables.arrays import IntArray
 from ...tables.trace import Trace

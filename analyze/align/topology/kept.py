@@ -1,18 +1,20 @@
 """What the user stated about an ingested run, kept in its directory.
 
 The tables hold what the source says; the statement is applied whenever the run is
-opened, so it can be replaced, or removed by deleting the file.
+opened, so it can be replaced, or removed by deleting the file. Most runs have none: what reads
+a statement is imported where there is one.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...tables.trace import Trace
-from .file import load_topology
-from .stated import StatedTopology, apply_topology
-from .stated_job import kept_name
+
+if TYPE_CHECKING:
+    from .stated import StatedTopology
 
 FILE_NAME = "topology.toml"
 
@@ -25,6 +27,10 @@ def keep_topology(trace: Trace, file: Path) -> Trace:
             nothing is kept.
         OSError: The run cannot be written.
     """
+    from .file import load_topology
+    from .stated import apply_topology
+    from .stated_job import kept_name
+
     stated = load_topology(file)
     found = apply_topology(trace, stated)
     for source, name in (
@@ -50,7 +56,11 @@ def with_kept_topology(trace: Trace) -> Trace:
         ConfigError: The kept file is damaged, or does not fit the run.
     """
     stated = kept_topology(trace)
-    return trace if stated is None else apply_topology(trace, stated)
+    if stated is None:
+        return trace
+    from .stated import apply_topology
+
+    return apply_topology(trace, stated)
 
 
 def kept_topology(trace: Trace) -> StatedTopology | None:
@@ -60,4 +70,8 @@ def kept_topology(trace: Trace) -> StatedTopology | None:
         ConfigError: The kept file is damaged.
     """
     file = trace.path / FILE_NAME
-    return load_topology(file) if file.is_file() else None
+    if not file.is_file():
+        return None
+    from .file import load_topology
+
+    return load_topology(file)

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.reader.rank_records import read_rank
 from meshscope.probe.reader.run import RunCapture, read_run
+from meshscope.probe.reader.wanted import Wanted
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.manifest import newest_part
 

@@ -78,7 +78,7 @@ def _recorded(run: Path, first: int) -> Trace | None:
         RunDirectoryError: There is no such run.
     """
     from meshscope.analyze.load.load import load_trace, most_rows
-    from meshscope.probe.reader.rank_parts import Wanted
+    from meshscope.probe.reader.wanted import Wanted
     from meshscope.probe.schema.errors import RunDirectoryError
 
     try:

@@ -10,7 +10,7 @@ from meshscope.analyze import load_trace
 from meshscope.analyze.load.ingest import Keeping, open_run
 from meshscope.analyze.load.kept_tables import capture_key, is_closed, keep, read_kept
 from meshscope.analyze.tables.table_folder import FOLDER
-from meshscope.probe.reader.rank_parts import Wanted
+from meshscope.probe.reader.wanted import Wanted
 from meshscope.probe.recording.record_heads import collective_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.schema.manifest import rank_directory

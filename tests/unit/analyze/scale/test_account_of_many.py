@@ -34,7 +34,7 @@ from meshscope.analyze.synthetic.simulate import make_simulation
 from meshscope.analyze.tables.part import StepRange, of_steps
 from meshscope.cli import app
 from meshscope.probe.reader.part_sizes import unpacked_bytes
-from meshscope.probe.reader.rank_parts import MOST_ROWS_VARIABLE, Wanted
+from meshscope.probe.reader.wanted import MOST_ROWS_VARIABLE, Wanted
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import rank_directory
 from meshscope.probe.schema.rundir import create_run

@@ -143,7 +143,7 @@ def test_one_rank_is_read_without_the_others(small, monkeypatch):
     monkeypatch.setattr(segment_files, "ROW_GROUP_ROWS", 1)
     whole = load_trace(small).tables["span"]
     compact(small, InThisProcess(), nobody)
-    from meshscope.probe.reader.rank_parts import Wanted
+    from meshscope.probe.reader.wanted import Wanted
 
     trace = load_trace(small, wanted=Wanted(ranks=[5, 2]))
     assert trace.ranks == (2, 5)

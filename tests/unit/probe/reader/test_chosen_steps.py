@@ -5,8 +5,8 @@ from tests.recorded_steps import KINDS, STEPS, record
 from tests.texts import texts
 
 from meshscope.probe.reader import chosen_steps, rank_records
-from meshscope.probe.reader.rank_parts import Wanted
 from meshscope.probe.reader.run import read_run
+from meshscope.probe.reader.wanted import Wanted
 from meshscope.probe.recording.record_heads import span_head
 from meshscope.probe.schema.manifest import part_directories
 from meshscope.probe.schema.rundir import create_run

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from tests.texts import texts
 
-from meshscope.probe.reader.rank_parts import Wanted, bytes_of_run
+from meshscope.probe.reader.rank_parts import bytes_of_run
 from meshscope.probe.reader.run import read_run
+from meshscope.probe.reader.wanted import Wanted
 from meshscope.probe.recording.record_heads import collective_head, p2p_head, span_head
 from meshscope.probe.recording.recorder import Recorder, StorageSettings
 from meshscope.probe.recording.step_sums import FullRecords
