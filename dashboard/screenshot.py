@@ -44,6 +44,8 @@ _READY = {
     "live": "#live-graph .plot-container",
     "trust": ".ms-main .ms-card",
 }
+_NOTHING_TO_DRAW = ".ms-main:not(:has(.dash-graph)) .ms-empty"
+"""What a page without a figure says in its place, such as that no rank has a peer."""
 _QUERIES = {"timeline": "?path=1", "stragglers": "?fix=stragglers"}
 """What to show of a page beyond its default."""
 _ONLY_WITH = {"hang": ".ms-main .ms-finding", "links": ".ms-main .js-plotly-plot"}
@@ -116,7 +118,7 @@ def take(runs_dir: Path, out_dir: Path, run_id: str | None = None) -> list[Path]
 
 def _open(page: Page, address: str, ready: str) -> None:
     page.goto(address)
-    page.locator(ready).first.wait_for()
+    page.locator(f"{ready}, {_NOTHING_TO_DRAW}").first.wait_for()
     page.wait_for_timeout(_SETTLE_MS)
 
 

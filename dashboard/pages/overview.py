@@ -46,7 +46,7 @@ def layout(run: LoadedRun, state: ViewState) -> list[Component]:
     """Return the overview page."""
     return [
         html.H1("Overview", className="ms-unseen"),
-        html.Div([_key_number(*number) for number in _key_numbers(run)], className="ms-keys"),
+        html.Div([_key_number(*number) for number in key_numbers_of(run)], className="ms-keys"),
         dmc.Grid(
             [
                 dmc.GridCol(
@@ -95,16 +95,23 @@ def trust_panel(facts: dict[str, Any], link: str) -> Component:
     return card("Trust", [html.Dl(pairs, className="ms-facts"), html.H3("Limits"), listed, more])
 
 
-def _key_numbers(run: LoadedRun) -> list[tuple[str, str, str]]:
+def key_numbers_of(run: LoadedRun) -> list[tuple[str, str, str]]:
+    """Return name, value and note of each number at the top; the note of one that is not known says why."""
     diagnosis, use = run.diagnosis, run.diagnosis.utilization
     metrics, bubble = diagnosis.metrics, run.diagnosis.bubble
     step_time = units.duration(diagnosis.step_time_ns)
     is_known = step_time != units.UNKNOWN
     note = "mean of the analysed steps" if is_known else "there are no steps"
+    why_unknown = diagnosis.unknown_because
+    no_rate = str(why_unknown.get("step_time_ns", "")) or "the tokens of a step are not known"
     return [
         ("Step time", step_time, note),
         ("MFU", units.percent(use.mfu), str(use.unknown_because) or f"peak: {use.peak_source}"),
-        ("Throughput", units.rate(use.tokens_per_s, "tok/s"), "tokens of all replicas"),
+        (
+            "Throughput",
+            units.rate(use.tokens_per_s, "tok/s"),
+            no_rate if use.tokens_per_s is None else "tokens of all replicas",
+        ),
         (
             "Pipeline bubble",
             units.percent(bubble.measured_frac),
@@ -114,7 +121,8 @@ def _key_numbers(run: LoadedRun) -> list[tuple[str, str, str]]:
         (
             "Exposed communication",
             units.percent(metrics.get("exposed_comm_frac")),
-            "transfers with no compute beside them",
+            str(why_unknown.get("exposed_comm_frac", ""))
+            or "transfers with no compute beside them",
         ),
         _slowest(run),
     ]

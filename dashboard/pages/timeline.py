@@ -55,7 +55,7 @@ def content(run: LoadedRun, state: ViewState) -> list[Component]:
     notices = html.Div(_all_notices(run, state), id="timeline-notices")
     if not _has_figure(run, state):
         why = "The capture contains no spans, kernels or timed communication for it."
-        return [notices, empty("Nothing was recorded in this step", why)]
+        return [notices, empty("Nothing to draw in this step", why)]
     found = _parts(run, state)
     drawn = [
         html.Div(found.legend, id="timeline-legend"),

@@ -9,6 +9,7 @@ from meshscope.analyze.align.steps.whole_capture import WHOLE_CAPTURE
 from meshscope.dashboard import create_app
 from meshscope.dashboard.answers.views import trust
 from meshscope.dashboard.pages import findings, mesh, overview, timeline
+from meshscope.dashboard.plain.units import UNKNOWN
 from meshscope.dashboard.runs.store import RunStore
 from meshscope.dashboard.view.state import ViewState
 
@@ -57,6 +58,14 @@ def test_the_overview_draws_no_account_of_nothing(folder):
     assert "The bars sum" not in page
     assert "costs not known" not in page
     assert trust(run)["steps_recorded"] == 0
+
+
+def test_each_unknown_number_has_its_reason(folder):
+    """Fails when a number that is not known stands beside what it would mean, not beside why it is unknown."""
+    numbers = overview.key_numbers_of(RunStore(folder).get("hung"))
+    notes = {name: note for name, value, note in numbers if value == UNKNOWN}
+    assert notes["Throughput"] == "no steps were recorded"
+    assert notes["Exposed communication"] == "no steps were recorded"
 
 
 def test_what_was_open_is_drawn(folder):
