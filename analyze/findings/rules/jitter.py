@@ -92,7 +92,7 @@ def _steadily_late(account: Account) -> _Steady | None:
     usual, lost_ns = late.median(axis=1), float(late.max().mean())
     if lost_ns <= 0 or usual.max() < STEADY_SHARE * lost_ns:
         return None
-    return _Steady(int(usual.idxmax()), float(usual.max()))
+    return _Steady(int(usual.index[int(usual.argmax())]), float(usual.max()))
 
 
 def _of_one_rank(steady: _Steady, steps: int) -> Iterator[Message]:

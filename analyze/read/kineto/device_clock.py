@@ -89,12 +89,11 @@ def _left_by_waits(roles: RoledEvents, work: Events, launch: IntArray) -> Iterat
     """
     thread = _thread_of_launch(roles, work)
     on_stream = [work.stream == stream for stream in np.unique(work.stream)]
-    kinds = [(_WAITS_FOR_ONE, np.minimum)]
+    kinds: list[tuple[re.Pattern[str], np.ufunc]] = [(_WAITS_FOR_ONE, np.minimum)]
     if len(np.unique(work.device)) == 1:
         kinds.append((_WAITS_FOR_ALL, np.maximum))
     for pattern, of_streams in kinds:
-        codes = np.array(sorted(roles.names_like(pattern)), dtype=np.int64)
-        waits = roles.launch.select(lambda part, codes=codes: np.isin(part.name, codes)).events
+        waits = _calls(roles, pattern)
         for own in np.unique(waits.thread):
             calls = waits.at(np.flatnonzero(waits.thread == own))
             ends = [
@@ -104,6 +103,11 @@ def _left_by_waits(roles: RoledEvents, work: Events, launch: IntArray) -> Iterat
             known = end != _NEVER
             if known.any():
                 yield int((end - calls.time.end)[known].max())
+
+
+def _calls(roles: RoledEvents, pattern: re.Pattern[str]) -> Events:
+    codes = np.array(sorted(roles.names_like(pattern)), dtype=np.int64)
+    return roles.launch.select(lambda part: np.isin(part.name, codes)).events
 
 
 def _thread_of_launch(roles: RoledEvents, work: Events) -> IntArray:
