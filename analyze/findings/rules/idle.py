@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import FindingKind, KernelCategory
+from meshscope.probe.schema.terms import FindingKind, KernelCategory, Severity
 
 from ...account.kernels.coverage import common_kernel_steps, has_kernels
 from ...account.kernels.idle import (
@@ -199,12 +199,30 @@ def idle_devices(account: Account) -> Iterator[Finding]:
         words = UNKNOWN_WORDS._replace(remedy=message("idle.clock_off_remedy"))
         yield _finding(words.kind, words, "unknown", cost, (report.clock_off, *where))
         return
+    if report.lost_frac >= MIN_COST:
+        yield _lost_work(report)
     for finding in _by_cause(report, cost, where):
         compiled = _COMPILED_REMEDIES.get(finding.cause or "")
         if compiled is not None and _is_compiled(trace):
             yield replace(finding, remedy=compiled)
         else:
             yield finding
+
+
+def _lost_work(report: IdleReport) -> Finding:
+    """Return that idle time may be none: what it costs is unknown."""
+    return Finding(
+        kind=FindingKind.MISSING_DATA,
+        severity=Severity.WARNING,
+        where={},
+        claim=message("idle.lost", share=report.lost_frac, launches=report.lost_launches),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.9,
+        evidence=(message("idle.lost_meaning"),),
+        remedy=message("idle.lost_remedy"),
+        cause="lost_work",
+    )
 
 
 def _is_compiled(trace: Trace) -> bool:
@@ -215,10 +233,10 @@ def _is_compiled(trace: Trace) -> bool:
 
 def _by_cause(report: IdleReport, cost: float, where: tuple[Message, ...]) -> Iterator[Finding]:
     """Yield a finding for each cause that is worth one, and one for all others together."""
-    total = sum(report.frac.values())
+    total = sum(report.frac.values()) + report.lost_frac
     scale = min(1.0, cost / total) if total else 0.0
     share = {cause: frac * scale for cause, frac in report.frac.items()}
-    rest = max(0.0, cost - sum(share.values()))
+    rest = max(0.0, cost - sum(share.values()) - report.lost_frac * scale)
     most = max(share, key=lambda cause: share[cause])
     least = MIN_STALL if cost >= MIN_IDLE else MIN_NAMED
     for cause, frac in share.items():
