@@ -47,7 +47,7 @@ def jitter(account: Account) -> Iterator[Finding]:
         return
     late = late_steps_of_ranks(account)
     moved = jitter_cost(late.to_numpy(np.float64))
-    steady = _steadily_late(account)
+    steady = _steadily_late(account) if gain >= MIN_COST else None
     when = all_steps(account.windows)
     crowding = chance_of_processors(account, cost)
     confidence = CONFIDENCE if len(late) > 1 else CONFIDENCE_OF_ONE_STEP

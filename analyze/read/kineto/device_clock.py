@@ -61,11 +61,12 @@ def _ahead_ns(roles: RoledEvents, links: DeviceLinks) -> int:
     linked = np.flatnonzero(links.is_linked & (roles.device.category != _SYNC))
     if len(linked) < LEAST_EVENTS:
         return 0
-    work, launch = roles.device.at(linked), links.launch[linked]
-    delay = work.start - launch
+    launch = links.launch[linked]
+    delay = roles.device.start[linked] - launch
     most = int(delay.min())
     if most < _LEAST_NS:
         return 0
+    work = roles.device.at(linked)
     if most >= _LEAST_BY_DELAY_NS and _is_alike_when_idle(work, delay):
         return most
     least = max(_left_by_waits(roles, work, launch), default=_NEVER)
