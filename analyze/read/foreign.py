@@ -155,6 +155,26 @@ _SIGNS = (
         re.compile(rb"www\.speedscope\.app/file-format-schema"),
     ),
     _Sign(
+        Foreign(message("foreign.profiler_table"), message("convert.host_profile")),
+        head=re.compile(rb"Self (?:CPU|CUDA|XPU) (?:%|time total)"),
+    ),
+    _Sign(
+        Foreign(message("foreign.execution_trace"), message("convert.host_profile")),
+        head=re.compile(rb'\A(?=[\s\S]*"nodes"\s*:\s*\[)\s*\{[\s\S]*"schema"\s*:\s*"'),
+    ),
+    _Sign(
+        Foreign(message("foreign.event_lines"), message("convert.event_lines")),
+        head=re.compile(rb'\A\s*\{[^\n]*"ph"\s*:[^\n]*\}[ \t\r]*\n\s*\{'),
+    ),
+    _Sign(
+        Foreign(message("foreign.nccl_log"), message("convert.nccl_log")),
+        head=re.compile(rb'\bNCCL INFO\b|"cat"\s*:\s*"(?:GROUP_API|COLL_API|P2P_API|COLL|P2P)"'),
+    ),
+    _Sign(
+        Foreign(message("foreign.training_log"), message("convert.host_profile")),
+        head=re.compile(rb"elapsed time per iteration|\bfwd_microstep\b"),
+    ),
+    _Sign(
         Foreign(message("foreign.wide_text"), message("convert.wide_text")),
         head=re.compile(rb"\A(?:\xff\xfe|\xfe\xff)"),
     ),

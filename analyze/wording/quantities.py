@@ -27,6 +27,7 @@ In a sentence of the catalogue the form stands after the colon::
     {after_ns:ms3}   512.000, for two times before one unit
     {change:change2} +2.40 %, without a sign where it is 0.00 %
     {text!r:cut}     its first 60 characters
+    {kernel:name}    the name of something in a program: on one line, its first 120 characters
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
-from meshscope.probe.schema.printable import MOST_LISTED, listed
+from meshscope.probe.schema.printable import MOST_LISTED, listed, printable
 from meshscope.probe.schema.sentences import FORMS, SentenceFormatter, number
 
 from .words import (
@@ -57,6 +58,7 @@ LONG_NS = 600_000_000_000
 """From here on a time in seconds has to be worked out by its reader."""
 _SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "bytes"))
 _RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
+_NAME_LENGTH = 120
 _DIGITS = 3
 """More would not repeat between two runs of one job."""
 
@@ -245,8 +247,15 @@ def _unsigned_zero(value: float) -> float:
     return value or 0.0
 
 
+def _name(text: object) -> str:
+    """Return what a program calls something: kernels of templates and notes of frameworks take thousands of characters."""
+    line = printable(" ".join(str(text).split()))
+    return line if len(line) <= _NAME_LENGTH else line[: _NAME_LENGTH - 1] + "…"
+
+
 _FORMS: dict[str, Callable[[Any], str]] = {
     **FORMS,
+    "name": _name,
     "percent": percent,
     "percent2": partial(percent, places=2),
     "time": duration,

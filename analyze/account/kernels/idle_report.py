@@ -12,7 +12,7 @@ import pandas as pd
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.early_work import early_ns
-from ...tables.intervals import covered_length, pair, subtract, union
+from ...tables.intervals import covered_length, intersect, pair, subtract, total_length, union
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 from .host_waits import host_waits, outermost_operator, python_around
@@ -28,6 +28,7 @@ from .idle import (
     device_work,
     idle_causes,
 )
+from .lost_work import lost_launches, time_of_lost_work
 
 _COLUMNS = ["step", "category", "stream", "start_ns", "dur_ns", "launch_ns", "correlation", "op_id"]
 _SHOWN = 3
@@ -61,8 +62,20 @@ class IdleReport(msgspec.Struct, frozen=True, kw_only=True):
     """What calls that wait for the device cost up to the next launch; None where that is little."""
     notes: dict[str, list[Message]] = msgspec.field(default_factory=dict)
     """More that was measured, by cause."""
+    lost_frac: float = 0.0
+    """Share of the steps that looks idle and may be work that was not recorded: it is in no cause."""
+    lost_launches: int = 0
+    """How many launches lack their work."""
     clock_off: Message | None = None
     """Why the causes are not to be believed: work begins before its launch, by much of the idle time."""
+
+
+class Lost(NamedTuple):
+    """Launches of which the work is not recorded."""
+
+    launches: int
+    idle_ns: int
+    """Idle time that may be theirs."""
 
 
 class _Rank(NamedTuple):
@@ -72,6 +85,7 @@ class _Rank(NamedTuple):
     blockers: pd.DataFrame
     device_wait: Message | None
     nothing: Message | None
+    lost: Lost
     early_ns: int
     """By how much the clock of the device is behind at least."""
     doubtful_ns: int
@@ -122,6 +136,8 @@ def idle_report(
             )
             if said is not None
         },
+        lost_frac=sum(one.lost.idle_ns for one in found) / float(time.sum()),
+        lost_launches=sum(one.lost.launches for one in found),
         clock_off=_clock_off(found),
     )
 
@@ -144,14 +160,16 @@ def _of_rank(
     spans = trace.rank_frame("span", rank)
     known = spans[spans["kind"].astype(str).isin(explained)]
     start = known["start_ns"].to_numpy(np.int64)
-    known_ns = pair(start, start + known["dur_ns"].to_numpy(np.int64))
-    causes = idle_causes(trace, rank, work, subtract(window, known_ns))
+    unknown = subtract(window, pair(start, start + known["dur_ns"].to_numpy(np.int64)))
+    begin = work["start_ns"].to_numpy(np.int64)
+    gaps = subtract(window, union(pair(begin, begin + work["dur_ns"].to_numpy(np.int64))))
+    launches = lost_launches(trace, rank, work)
+    lost = intersect(unknown, time_of_lost_work(gaps, work, launches))
+    causes = idle_causes(trace, rank, work, subtract(unknown, lost))
     if causes is None:
         return None
     known_launch = work[work["launch_ns"].notna()]
     early = early_ns((known_launch["start_ns"] - known_launch["launch_ns"]).to_numpy(np.int64))
-    begin = work["start_ns"].to_numpy(np.int64)
-    gaps = subtract(window, union(pair(begin, begin + work["dur_ns"].to_numpy(np.int64))))
     blockers = causes.blockers.reset_index(drop=True)
     operator, _ = outermost_operator(trace, rank, blockers)
     is_named = blockers["is_call"].to_numpy(bool)
@@ -162,6 +180,7 @@ def _of_rank(
         blockers.assign(operator=np.where(is_named, operator, ""), rank=rank),
         _device_wait(trace, rank, work, causes.waits),
         _nothing(trace, rank, causes, np.sort(steps[:, 0])),
+        Lost(len(launches), total_length(lost)),
         early,
         int(np.minimum(gaps[:, 1] - gaps[:, 0], early).sum()),
     )

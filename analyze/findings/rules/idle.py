@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import FindingKind, KernelCategory
+from meshscope.probe.schema.terms import FindingKind, KernelCategory, Severity
 
 from ...account.kernels.coverage import common_kernel_steps, has_kernels
 from ...account.kernels.idle import (
@@ -33,6 +33,7 @@ from ...tables.classes import STALLS
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
+from .bad_steps import bad_steps
 from .grading import MIN_COST, severity
 from .host import MIN_STALL
 
@@ -199,12 +200,42 @@ def idle_devices(account: Account) -> Iterator[Finding]:
         words = UNKNOWN_WORDS._replace(remedy=message("idle.clock_off_remedy"))
         yield _finding(words.kind, words, "unknown", cost, (report.clock_off, *where))
         return
-    for finding in _by_cause(report, cost, where):
+    if report.lost_frac >= MIN_COST:
+        yield _lost_work(report)
+    when = tuple(_in_some_steps(account, traced))
+    for finding in _by_cause(report, cost, where, when):
         compiled = _COMPILED_REMEDIES.get(finding.cause or "")
         if compiled is not None and _is_compiled(trace):
             yield replace(finding, remedy=compiled)
         else:
             yield finding
+
+
+def _in_some_steps(account: Account, traced: pd.DataFrame) -> Iterator[Message]:
+    """Say in which steps the devices idle most, where that is some of them."""
+    idle = traced.groupby("step")["unattributed"].mean()
+    when = bad_steps(account.windows, idle, None)
+    if when.are_all:
+        return
+    is_bad = idle.index.isin(when.steps)
+    parts = {"bad_ns": float(idle[is_bad].mean()), "others_ns": float(idle[~is_bad].mean())}
+    yield message("idle.in_steps", when=when.message, **parts)
+
+
+def _lost_work(report: IdleReport) -> Finding:
+    """Return that idle time may be none: what it costs is unknown."""
+    return Finding(
+        kind=FindingKind.MISSING_DATA,
+        severity=Severity.WARNING,
+        where={},
+        claim=message("idle.lost", share=report.lost_frac, launches=report.lost_launches),
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.9,
+        evidence=(message("idle.lost_meaning"),),
+        remedy=message("idle.lost_remedy"),
+        cause="lost_work",
+    )
 
 
 def _is_compiled(trace: Trace) -> bool:
@@ -213,12 +244,21 @@ def _is_compiled(trace: Trace) -> bool:
     return bool(names.str.match(_OF_COMPILER).any())
 
 
-def _by_cause(report: IdleReport, cost: float, where: tuple[Message, ...]) -> Iterator[Finding]:
-    """Yield a finding for each cause that is worth one, and one for all others together."""
-    total = sum(report.frac.values())
+def _by_cause(
+    report: IdleReport, cost: float, where: tuple[Message, ...], when: tuple[Message, ...]
+) -> Iterator[Finding]:
+    """Yield a finding for each cause that is worth one, and one for all others together.
+
+    Args:
+        report: The idle time by cause.
+        cost: Share of the step that the devices idle.
+        where: In which steps they were seen, for all causes.
+        when: In which steps they idle most, for the largest cause.
+    """
+    total = sum(report.frac.values()) + report.lost_frac
     scale = min(1.0, cost / total) if total else 0.0
     share = {cause: frac * scale for cause, frac in report.frac.items()}
-    rest = max(0.0, cost - sum(share.values()))
+    rest = max(0.0, cost - sum(share.values()) - report.lost_frac * scale)
     most = max(share, key=lambda cause: share[cause])
     least = MIN_STALL if cost >= MIN_IDLE else MIN_NAMED
     for cause, frac in share.items():
@@ -229,7 +269,8 @@ def _by_cause(report: IdleReport, cost: float, where: tuple[Message, ...]) -> It
         if cause == NOTHING and _names_function(report):
             words = words._replace(remedy=message("idle.nothing_remedy_seen"))
         longest = (report.longest_call,) if cause == most and report.longest_call else ()
-        evidence = (*evidence_of(report, cause), *longest, *where)
+        in_steps = when if cause == most else ()
+        evidence = (*evidence_of(report, cause), *longest, *in_steps, *where)
         yield _finding(words.kind, words, cause, frac, evidence)
     if rest >= MIN_COST:
         small = [

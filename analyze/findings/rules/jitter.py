@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,9 @@ QUANTILES = (0.5, 0.9, 0.99)
 CONFIDENCE = 0.8
 CONFIDENCE_OF_ONE_STEP = 0.4
 """One step does not tell a rank that is late by chance from one that is slow."""
+STEADY_SHARE = 0.5
+"""Share of the loss that one rank makes in its median step, from which on it may be slow. Chance that falls on any
+rank leaves about 1 / sqrt(n) after n steps."""
 
 
 def jitter(account: Account) -> Iterator[Finding]:
@@ -43,6 +47,7 @@ def jitter(account: Account) -> Iterator[Finding]:
         return
     late = late_steps_of_ranks(account)
     moved = jitter_cost(late.to_numpy(np.float64))
+    steady = _steadily_late(account) if gain >= MIN_COST else None
     when = all_steps(account.windows)
     crowding = chance_of_processors(account, cost)
     confidence = CONFIDENCE if len(late) > 1 else CONFIDENCE_OF_ONE_STEP
@@ -50,22 +55,56 @@ def jitter(account: Account) -> Iterator[Finding]:
         kind=FindingKind.JITTER,
         severity=severity(cost),
         where=when.where,
-        claim=_claim(late, cost),
+        claim=_claim(late, cost, steady),
         cost_frac=share,
         removal_gain_frac=gain,
         confidence=min(confidence, CROWDED) if crowding else confidence,
         evidence=(
             *crowding,
-            *_distribution(late),
-            *_remedies(account, moved, gain),
+            *(_distribution(late) if steady is None else _of_one_rank(steady, len(late))),
+            *(_remedies(account, moved, gain) if steady is None else ()),
         ),
-        remedy=PROCESSORS_FIRST if crowding else _remedy(late, moved),
+        remedy=PROCESSORS_FIRST if crowding else _remedy(late, moved, steady),
     )
 
 
-def _claim(late: pd.DataFrame, cost: float) -> Message:
+class _Steady(NamedTuple):
+    """A rank that is late in most steps, too few of them to call it slow."""
+
+    rank: int
+    late_ns: float
+    """By how much it exceeds the median of its peers, in its median step."""
+
+
+def _steadily_late(account: Account) -> _Steady | None:
+    """Return the rank that makes much of the loss in its median step, None where any may be late.
+
+    Suspects have findings of their own. A single step is no median.
+    """
+    work = even_work(account)
+    if account.attribution is None or len(work) < 2:
+        return None
+    ranks = account.attribution.ranks.set_index("rank")
+    judged = work.T.loc[lambda rows: ~ranks["suspect"].reindex(rows.index, fill_value=True)]
+    if judged.empty:
+        return None
+    late = judged - judged.groupby(ranks["peer_class"].reindex(judged.index)).transform("median")
+    usual, lost_ns = late.median(axis=1), float(late.max().mean())
+    if lost_ns <= 0 or usual.max() < STEADY_SHARE * lost_ns:
+        return None
+    return _Steady(int(usual.index[int(usual.argmax())]), float(usual.max()))
+
+
+def _of_one_rank(steady: _Steady, steps: int) -> Iterator[Message]:
+    """Say whose lateness the steps do not explain by chance, nor prove."""
+    yield message("jitter.steady", rank=steady.rank, late_ns=steady.late_ns, steps=steps)
+
+
+def _claim(late: pd.DataFrame, cost: float, steady: _Steady | None) -> Message:
     if len(late) < 2:
         return message("jitter.claim_one_step", cost=cost)
+    if steady is not None:
+        return message("jitter.claim_few_steps", cost=cost, steps=len(late))
     return message("jitter.claim", cost=cost)
 
 
@@ -124,10 +163,12 @@ def _remedies(account: Account, moved: JitterCost, gain: float) -> Iterator[Mess
         yield message("jitter.gain_fewer_syncs", gains=gains)
 
 
-def _remedy(late: pd.DataFrame, moved: JitterCost) -> Message:
+def _remedy(late: pd.DataFrame, moved: JitterCost, steady: _Steady | None) -> Message:
     """Return what to do about it."""
     if len(late) < 2:
         return message("jitter.remedy_one_step")
+    if steady is not None:
+        return message("jitter.remedy_few_steps", rank=steady.rank)
     common = float(late.median(axis=1).clip(lower=0.0).mean())
     if late.shape[1] > 2 and common >= LATE_TOGETHER * moved.lost_ns > 0:
         return message("jitter.remedy_together")

@@ -10,7 +10,7 @@ from meshscope.probe.schema.terms import Axis, FindingKind
 
 from ...explain.causes import Degraded, beyond_its_like
 from ...explain.run_account import Account
-from ...tables.classes import WIRE_CLASSES
+from ...tables.classes import UNSPLIT, WIRE_CLASSES
 from ...tables.results import Cause, Finding
 from ...wording.message import Message, message
 from .bad_steps import BadSteps, bad_steps
@@ -30,7 +30,7 @@ _REMEDIES = {
 
 
 def exposed_communication(account: Account) -> Iterator[Finding]:
-    """Wire time of one axis that no compute hides."""
+    """Wire time of one axis that no compute hides; and time that may be wire or waiting."""
     for axis, name in zip(Axis, WIRE_CLASSES, strict=True):
         cost = account.class_frac(name)
         if cost < MIN_EXPOSED:
@@ -51,6 +51,30 @@ def exposed_communication(account: Account) -> Iterator[Finding]:
             ),
             remedy=_REMEDIES.get(axis.value, message("exposed_communication.remedy")),
         )
+    yield from _waiting_or_wire(account)
+
+
+def _waiting_or_wire(account: Account) -> Iterator[Finding]:
+    """Exposed communication of which nobody knows what part was waiting: ranks or operations are not in the capture."""
+    cost = account.class_frac(UNSPLIT)
+    if cost < MIN_EXPOSED:
+        return
+    when = bad_steps(account.windows, account.class_by_step(UNSPLIT), cost)
+    yield Finding(
+        kind=FindingKind.EXPOSED_COMMUNICATION,
+        severity=severity(cost),
+        where=when.where,
+        steps=when.steps,
+        claim=message("exposed_communication.claim_unsplit", cost=cost),
+        cost_frac=cost,
+        removal_gain_frac=None,
+        confidence=0.8,
+        evidence=(
+            _measured(account, UNSPLIT, cost, when),
+            message("exposed_communication.unsplit"),
+        ),
+        remedy=message("exposed_communication.remedy_unsplit"),
+    )
 
 
 def _measured(account: Account, name: str, cost: float, when: BadSteps) -> Message:

@@ -87,4 +87,6 @@ def _remedy(name: str) -> Message:
         return message("memory_copy.remedy_to_device")
     if "DtoH" in name or "DeviceToHost" in name or "Device-to-Host" in name:
         return message("memory_copy.remedy_to_host")
+    if "PtoP" in name or "PeerToPeer" in name or "Peer-to-Peer" in name:
+        return message("memory_copy.remedy_between_devices")
     return message("memory_copy.remedy_on_device")

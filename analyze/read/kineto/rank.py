@@ -26,6 +26,7 @@ from .columns import (
 )
 from .communication import IssueContext, RankCommunication, rank_communication
 from .cut_files import whole_steps
+from .device_clock import with_clock_of_host
 from .device_tail import lost_tail, without_lost_tail
 from .device_windows import first_step_work, until_device_is_done
 from .event_columns import Events, RoledEvents
@@ -162,6 +163,8 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     rank, header = source.rank, source.header
     info = header.distributed_info or DistributedInfo()
     links = device_links(roles)
+    roles, moved = with_clock_of_host(roles, links)
+    links = device_links(roles) if moved else links
     roles = separated(with_noted_collectives(roles, links), links)
     steps = step_windows(roles) if place.steps is None else place.steps
     steps, of_gaps = until_the_next(steps)
@@ -194,7 +197,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         },
         stored=files,
         communication=communication,
-        notes=[*source.notes, *_notes(roles, links, steps, on_host), *of_gaps, *lost],
+        notes=[*source.notes, *moved, *_notes(roles, links, steps, on_host), *of_gaps, *lost],
         losses=source.losses,
         marks_steps=not steps.is_whole_file,
         numbers_steps=not steps.is_whole_file and steps.found_by is None,

@@ -41,15 +41,28 @@ _OTHER_RATE = 100.0
 
 
 def refuse_other_unit(roles: RoledEvents, where: str) -> None:
-    """Refuse a file whose times are a thousand times too long, or too short.
+    """Refuse a file whose times are a thousand times too long, or too short, or of which the device has no lengths.
 
     Raises:
         TraceFormatError: It is such a file.
     """
     launch = _launches(roles)
-    said = _by_extent(roles.device) or _by_calls(roles, launch) or _by_copies(roles.device, launch)
+    said = (
+        _by_length(roles)
+        or _by_extent(roles.device)
+        or _by_calls(roles, launch)
+        or _by_copies(roles.device, launch)
+    )
     if said is not None:
         raise TraceFormatError(said, where=where, remedy=EXPORT_AGAIN)
+
+
+def _by_length(roles: RoledEvents) -> Message | None:
+    """Return that no work of the device has a length: they are in a form that is no number, or left out."""
+    count = len(roles.device)
+    if count < _LEAST or roles.lengthless < count or roles.device.dur.any():
+        return None
+    return message("refused.no_lengths", events=count)
 
 
 def _by_extent(device: Events) -> Message | None:

@@ -46,6 +46,27 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 278935599
         ("op_summary_0_2026.csv", b"Device_id,Model Name,Op Name\n", "Ascend", "trace_view.json"),
         ("kernel_details.csv", b"Step Id,Name,Type\n", "Ascend", "trace_view.json"),
         ("smi.csv", b"timestamp, name, utilization.gpu [%]\n", "device samples", "meshscope run"),
+        (
+            "t.txt",
+            b"----\n  Name    Self CPU %   Self CPU\n",
+            "table of the PyTorch",
+            "export_chrome_trace",
+        ),
+        (
+            "et.json",
+            b'{"schema": "1.1", "nodes": [{"id": 1}]}',
+            "execution trace",
+            "export_chrome_trace",
+        ),
+        ("t.json", b'{"ph":"X","args":{"a":1}}\n{"ph":"X"}\n', "one event each", "jq -s"),
+        ("nccl.log", b"node1:12:34 [0] NCCL INFO Channel 00/16\n", "log of NCCL", "Inspector"),
+        ("n.json", b'[\n{},\n{"cat": "GROUP_API", "ph": "b"}]', "log of NCCL", "Inspector"),
+        (
+            "out.log",
+            b" iteration 1/ 5 | elapsed time per iteration (ms): 9",
+            "log of training",
+            "meshscope run",
+        ),
         ("trace.json", b'{"message": "Not Found"}', "error message", "file itself"),
         (
             "trace.json",

@@ -248,3 +248,16 @@ def test_a_clock_that_is_off_by_little_leaves_the_causes(tmp_path):
     for at in range(25):
         events += launched("gemm", at * 4_000 + 50, at * 4_000 + 20, 1_500, at + 1)
     assert "nothing_launched" in causes(tmp_path, events)
+
+
+def test_the_step_in_which_devices_idle_most_is_named(tmp_path):
+    """Fails when a pause of one step of eight reads like a habit of all."""
+    events, at = [], 0
+    for number in range(8):
+        length = 1_020_000 if number == 3 else 20_000
+        events += [step(number, at, length), *launched("gemm", at, at + 20, 10_000, number + 1)]
+        at += length
+    found = diagnose(load_trace(write(tmp_path / "rank0.json", events))).findings
+    (idle,) = (one for one in found if one.cause == "nothing_launched")
+    (line,) = (one for one in idle.evidence if one.code == "idle.in_steps")
+    assert str(line).startswith("Idle of all causes: 1.01 s in step 3, 10.0 ms in the other")

@@ -126,3 +126,28 @@ def test_a_rank_that_is_slow_in_some_steps_is_not_late_by_chance():
     (found,) = (f for f in result.findings if f.kind == "jitter")
     (latest,) = (fact for fact in found.evidence if fact.code == "jitter.latest")
     assert latest.values["most_ns"] == pytest.approx(4 * MS, rel=0.05)
+
+
+def test_few_steps_do_not_tell_a_slow_rank_from_chance():
+    """Fails when a rank that is late in most of few noisy steps is hidden: "a different rank each time, swap no rank"."""
+    late_ms = [[13, 6, 54, 10], [21, 4, 54, 4], [17, 23, 58, 4], [23, 25, 54, 4], [60, 9, 52, 30]]
+
+    def work(kind, rank, step, microbatch):
+        return 3 * MS + (late_ms[step][rank] * MS if kind == "forward" else 0)
+
+    job = Job(layout=ParallelLayout(dp=4), microbatches=1, steps=len(late_ms))
+    found = diagnose(capture(job, work)).findings[0]
+    assert found.claim.code == "jitter.claim_few_steps"
+    assert [fact.values["rank"] for fact in found.evidence if fact.code == "jitter.steady"] == [2]
+    assert found.remedy.values == {"rank": 2}
+
+
+def test_one_pause_in_few_steps_is_no_slow_rank():
+    """Fails when the rank of a single long step is said to be late in most of them."""
+
+    def work(kind, rank, step, microbatch):
+        return (10 if kind == "forward" else 20) * MS + 80 * MS * (rank == 2 and step == 1)
+
+    job = Job(layout=ParallelLayout(dp=4), microbatches=1, steps=4)
+    codes = [found.claim.code for found in diagnose(capture(job, work)).findings]
+    assert "jitter.claim_few_steps" not in codes

@@ -29,6 +29,7 @@ def findings(tmp_path, name, *, dur=3000, size=1 << 20, at=6500):
         ("Memcpy HtoD (Pageable -> Device)", "to_device"),
         ("Memcpy DtoH (Device -> Pinned)", "to_host"),
         ("Memcpy DtoD (Device -> Device)", "on_device"),
+        ("Memcpy PtoP (Device -> Device)", "between_devices"),
     ],
 )
 def test_copies_are_named_with_their_remedy(tmp_path, name, remedy):
