@@ -23,7 +23,7 @@ from meshscope.probe.schema.terms import CollectiveKind, Direction
 from ...wording.message import message
 from ..byte_source import read_whole
 from ..files import DAMAGED_JSON, InputFile
-from ..kernel_names import collective_kind
+from ..kernel_names import collective_kind, dtype_name
 from ..kineto.groups import NamedGroup, parse_ranks
 from ..plain_pickle import load_plain
 from .operation import Operation
@@ -340,7 +340,7 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         peer=int(transfer[3][:9]) if transfer else -1,
         size_bytes=size_bytes,
         elements=None if size_bytes else elements_of(shapes) or None,
-        dtype=to_text(dtypes[0]) or None,
+        dtype=dtype_name(to_text(dtypes[0])) or None,
         created_ns=created_ns,
         started_ns=to_stamp(entry.get("time_discovered_started_ns")),
         completed_ns=completed_ns,

@@ -98,11 +98,18 @@ def test_two_members_that_differ_are_both_named():
     assert (list(found.different), found.usual_ranks) == ([0, 1], ())
 
 
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_a_member_that_gives_or_gets_another_size_is_named(kind):
+    """Fails when the rank whose buffer ended a gather or scatter is said to have died, without the reason."""
+    (found,) = mismatches(of_rank_2((kind, 9000, "float32"), others=((kind, 4000, "float32"),)))
+    assert (list(found.different), found.what) == ([2], "size")
+
+
 @pytest.mark.parametrize(
-    "own", [("all_to_all", 9000, "float32"), ("all_to_all", 0, None), ("gather", 9000, "float32")]
+    "own", [("all_to_all", 9000, "float32"), ("all_to_all", 0, None), ("gather", 0, None)]
 )
 def test_sizes_that_may_differ_are_no_mismatch(own):
-    """Fails when unequal splits, the root of a gather, or a size that is not known is called a fault."""
+    """Fails when unequal splits, or a size that is not known, are called a fault."""
     usual = (own[0], 4000, own[2])
     assert mismatches(of_rank_2(own, others=(usual,))) == []
 
@@ -159,7 +166,7 @@ def test_file_and_line_of_a_flight_recorder(tmp_path):
     own, usual = found.claim.values["own"], found.claim.values["usual"]
     assert (own.values["size_bytes"], usual.values["size_bytes"]) == (32, 16)
     text = " | ".join(map(str, found.evidence))
-    assert "Rank 2: all_reduce of 32 bytes (Float), at train_step (train.py:250)" in text
+    assert "Rank 2: all_reduce of 32 bytes (float32), at train_step (train.py:250)" in text
     assert "at train_step (train.py:200)" in text
 
 

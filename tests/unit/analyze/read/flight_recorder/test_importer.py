@@ -102,7 +102,7 @@ def test_a_collective_becomes_a_row(tmp_path, form):
     assert (reduced["kind"], reduced["size_bytes"], reduced["dtype"]) == (
         "all_reduce",
         64,
-        "BFloat16",
+        "bfloat16",
     )
     assert reduced["end_ns"] is None or str(reduced["end_ns"]) == "<NA>"
     progress = trace.frame("progress").set_index("group_id")
