@@ -59,19 +59,23 @@ def _how(death: Death) -> Iterator[Message]:
 
 
 def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
-    """Return the finding about ranks that others wait for and that ended with status 0."""
+    """Return the finding about ranks that others wait for and that ended with status 0: the fewer of both are named."""
+    ended, waiting = graph.absent, graph.waiting
+    is_more = len(ended) > len(waiting)
     return Finding(
         kind=FindingKind.HANG,
         severity=Severity.CRITICAL,
-        where=where_of(graph.absent, trace),
-        claim=message("fewer_batches.claim", ended=graph.absent, waiting=len(graph.waiting)),
+        where=where_of(waiting if is_more else ended, trace),
+        claim=message("fewer_batches.more", waiting=waiting, ended=len(ended))
+        if is_more
+        else message("fewer_batches.claim", ended=ended, waiting=len(waiting)),
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.95,
         evidence=(
-            message("fewer_batches.status", ended=graph.absent),
+            message("fewer_batches.status", ended=ended),
             *_steps(trace, graph),
-            *waited_for(trace, graph, graph.absent),
+            *waited_for(trace, graph, ended),
         ),
         remedy=message("fewer_batches.remedy"),
         cause="fewer_batches",

@@ -37,6 +37,8 @@ class _Kind(NamedTuple):
     claim: Message
     remedy: Message
     cause: str
+    ranks: tuple[int, ...] = ()
+    """Who is named."""
 
 
 def ends(account: Account) -> Iterator[Finding]:
@@ -82,14 +84,14 @@ def _ended(trace: Trace) -> Iterator[Finding]:
     ended = times["ended_ns"].astype("int64").sort_values(kind="stable")
     ways = way_words(times)
     first = int(ended.index[0])
-    said = _kind_of(ways, first)
+    said = _kind_of(ways.reindex(ended.index))
     if said is None:
         return
     between_ns = int(ended.iloc[-1]) - int(ended.iloc[0])
     yield Finding(
         kind=said.kind,
         severity=said.severity,
-        where=where_of([first], trace) if said.kind is FindingKind.CRASH else {},
+        where=where_of(said.ranks, trace) if said.ranks else {},
         claim=with_attempt(said.claim, trace),
         cost_frac=None,
         removal_gain_frac=None,
@@ -136,13 +138,13 @@ def way_words(times: pd.DataFrame) -> pd.Series[str]:
     return ways.where(ways.notna(), otherwise).astype(str)
 
 
-def _kind_of(ways: pd.Series[str], first: int) -> _Kind | None:
+def _kind_of(ways: pd.Series[str]) -> _Kind | None:
     """Return what is said of the way in which ranks ended; None where too little is known.
 
     Args:
-        ways: How each rank ended.
-        first: The rank that ended first.
+        ways: How each rank ended, the first to end first.
     """
+    first = int(ways.index[0])
     if ways.isin(_INTERRUPTED).any():
         return _Kind(
             *(FindingKind.JOB_ENDED, Severity.INFO, 0.95),
@@ -166,12 +168,7 @@ def _kind_of(ways: pd.Series[str], first: int) -> _Kind | None:
         )
     failed = _ranks(ways[~ways.isin((_UNKNOWN, _IN_ORDER, SIGTERM.name))])
     if ways[first] == _IN_ORDER and failed:
-        return _Kind(
-            *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
-            message("crash.after_end", ended=first, ranks=failed, how=sorted(set(ways[failed]))),
-            message("crash.remedy_after_end", ended=first),
-            "ended_first",
-        )
+        return _failed_after(ways, failed)
     if ways[first] in (_UNKNOWN, _IN_ORDER):
         return None
     return _Kind(
@@ -179,4 +176,21 @@ def _kind_of(ways: pd.Series[str], first: int) -> _Kind | None:
         message("crash.first_by", ranks=[first], how=[ways[first]]),
         message("crash.remedy_unsure", rank=first),
         "error",
+        (first,),
+    )
+
+
+def _failed_after(ways: pd.Series[str], failed: list[int]) -> _Kind:
+    """Return what is said of ranks that failed after others had ended: the fewer of both are named."""
+    before = ways[: int(ways.isin(set(ways[failed])).to_numpy().argmax())]
+    ended = _ranks(before[before == _IN_ORDER])
+    is_more = len(ended) > len(failed)
+    return _Kind(
+        *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
+        message("crash.after_end", ended=ended, ranks=failed, how=sorted(set(ways[failed]))),
+        message("crash.remedy_after_most_ended", ranks=failed)
+        if is_more
+        else message("crash.remedy_after_end", ended=ended),
+        "ended_first",
+        tuple(failed if is_more else ended),
     )

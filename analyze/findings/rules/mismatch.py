@@ -134,7 +134,8 @@ def _evidence(trace: Trace, found: Mismatch, *, is_first: bool) -> Iterator[Mess
         yield _issued(trace, found, found.usual_ranks, found.usual)
     if is_first:
         yield message("mismatch.agreed", seq=found.seq - 1)
-    yield from stack_messages(trace, tuple(found.different), most=SHOWN)
+    # The first place of its like may be another one than where the others stand.
+    yield from stack_messages(trace, (*found.different, *found.usual_ranks), most=SHOWN)
 
 
 def _issued(trace: Trace, found: Mismatch, ranks: tuple[int, ...], issue: Issue) -> Message:

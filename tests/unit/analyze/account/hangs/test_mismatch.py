@@ -302,12 +302,20 @@ def test_the_line_of_what_the_others_wait_in(tmp_path):
     assert any("train_step (train.py:100)" in str(fact) for fact in found.evidence)
 
 
-def test_a_rank_with_fewer_batches_ended_in_order():
-    """Fails when a rank that had fewer batches is said to hang, or to have crashed."""
-    tails = {0: [BASE[0]], 1: [BASE[0]], 2: [], 3: [BASE[0]]}
-    trace = broken_off(tails, statuses={0: SIGTERM, 1: 256, 2: 0, 3: 256})
+@pytest.mark.parametrize(
+    ("ended", "named", "claim"),
+    [
+        ([2], [2], "Rank 2 ended normally with fewer batches: 3 ranks still waited for more"),
+        ([0, 1, 3], [2], "Rank 2 went on to more batches: 3 ranks had ended normally"),
+    ],
+)
+def test_a_rank_with_fewer_or_more_batches_than_the_others(ended, named, claim):
+    """Fails when a rank that had another number of batches is said to hang, or when the others are named for it."""
+    tails = {rank: [] if rank in ended else [BASE[0]] for rank in range(4)}
+    statuses = {rank: 0 if rank in ended else 256 for rank in range(4)}
+    trace = broken_off(tails, statuses=statuses)
     rows = trace.frame("progress").astype(object)
-    rows.loc[rows["rank"] == 2, ["completed_seq", "ended_ns"]] = [27, 10**12 - 1]
+    rows.loc[rows["rank"].isin(ended), ["completed_seq", "ended_ns"]] = [27, 10**12 - 1]
     progress = rows.where(rows.notna(), None).drop(columns=["ended_by"]).to_dict("records")
     columns = ["axis", "wait_start_ns", "wait_end_ns"]
     collective = trace.frame("collective").astype(object).drop(columns=columns)
@@ -318,7 +326,8 @@ def test_a_rank_with_fewer_batches_ended_in_order():
         collective=collective.where(collective.notna(), None).to_dict("records"),
     )
     (finding,) = hang_findings(trace)
-    assert (finding.kind, finding.cause, finding.where["ranks"]) == ("hang", "fewer_batches", [2])
+    assert (finding.kind, finding.cause, finding.where["ranks"]) == ("hang", "fewer_batches", named)
+    assert str(finding.claim) == claim
     assert "Join" in str(finding.remedy)
     assert "sampler" in str(finding.remedy)
 

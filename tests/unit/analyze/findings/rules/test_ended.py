@@ -162,6 +162,14 @@ def test_the_way_in_which_all_ended_is_reported(ends, kind, severity, claim):
         assert str(one.evidence[0]) == "All processes ended within 3.00 ms, rank 0 first"
 
 
+@pytest.mark.parametrize(("in_order", "named"), [((0,), [0]), ((0, 1, 3), [2])])
+def test_of_those_that_ended_and_those_that_failed_the_fewer_are_named(in_order, named):
+    """Fails when the ranks that were right are named because one had a batch more."""
+    ends = {r: (0, 0, None) if r in in_order else (900, 256, "RuntimeError") for r in ALL}
+    (found,) = ends_of(job(ends))
+    assert (found.kind, found.cause, found.where["ranks"]) == ("crash", "ended_first", named)
+
+
 def test_a_healthy_job_that_is_interrupted_did_not_hang():
     """Fails when ranks that take seconds to end after Ctrl-C are said to have been waited for."""
     ends = dict.fromkeys(ALL, (3500, SIGINT, "KeyboardInterrupt"))
