@@ -153,6 +153,21 @@ class StepDetail(StrEnum):
     """And every operation."""
 
 
+class StackMoment(StrEnum):
+    """When a rank noted where its program stood."""
+
+    STANDSTILL = "standstill"
+    """A step had lasted for long."""
+    OTHER_DIED = "other_died"
+    """Another rank of its host had died."""
+    RAISED = "raised"
+    """An exception ended the program …"""
+    TIMED_OUT = "timed_out"
+    """… that tells of a wait that lasted too long …"""
+    PEER_LOST = "peer_lost"
+    """… or of a peer that was gone."""
+
+
 class TimeSource(StrEnum):
     """Where the times of a communication row come from."""
 

@@ -9,11 +9,12 @@ from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.ended import Death
 from ...account.hangs.hang import WaitGraph
+from ...account.hangs.stacks import stack_messages
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 from ...wording.words import exit_words
-from .standstill_words import device_faults_of, waited_for, where_of
+from .standstill_words import SHOWN, device_faults_of, waited_for, where_of
 
 
 def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Finding:
@@ -29,6 +30,7 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
         confidence=0.9,
         evidence=(
             *_how(death),
+            *stack_messages(trace, trace.ranks if death.exceptions else (), most=SHOWN),
             *(waited_for(trace, graph, death.ranks) if graph and is_waited_for else ()),
             *device_faults_of(trace, death.ranks),
         ),
@@ -76,6 +78,7 @@ def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
             message("fewer_batches.status", ended=ended),
             *_steps(trace, graph),
             *waited_for(trace, graph, ended),
+            *stack_messages(trace, waiting, most=SHOWN),
         ),
         remedy=message("fewer_batches.remedy"),
         cause="fewer_batches",

@@ -12,6 +12,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.ended import LEAST_SILENCE_NS, ends_of_ranks
+from ...account.hangs.stacks import stack_messages
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
 from ...align.steps.last_records import last_record_ns
 from ...explain.run_account import Account
@@ -21,7 +22,7 @@ from ...wording.message import Message, message
 from ...wording.words import exit_words
 from .hang import hang_findings
 from .mismatch import MISMATCHES
-from .standstill_words import where_of, with_attempt
+from .standstill_words import SHOWN, where_of, with_attempt
 
 _INTERRUPTED = frozenset({KeyboardInterrupt.__name__, SIGINT.name, f"exit code {128 + SIGINT}"})
 _UNKNOWN = "unknown"
@@ -100,6 +101,7 @@ def _ended(trace: Trace) -> Iterator[Finding]:
             message("crash.all_ended", between_ns=between_ns, rank=first),
             *_silence_before(trace, int(ended.iloc[0])),
             *(_way(str(way), _ranks(own)) for way, own in ways.groupby(ways)),
+            *(stack_messages(trace, trace.ranks, most=SHOWN) if said.ranks else ()),
         ),
         remedy=said.remedy,
         cause=said.cause,

@@ -167,6 +167,7 @@ def test_file_and_line_of_a_flight_recorder(tmp_path):
     assert (own.values["size_bytes"], usual.values["size_bytes"]) == (32, 16)
     text = " | ".join(map(str, found.evidence))
     assert "Rank 2: all_reduce of 32 bytes (float32), at train_step (train.py:250)" in text
+    assert found.remedy.code == "mismatch.remedy_two_lines"
     assert "at train_step (train.py:200)" in text
 
 
