@@ -97,6 +97,12 @@ def _frames(note: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 return
 
 
+def raised_ranks(trace: Trace) -> set[int]:
+    """Return the ranks that an error ended which tells of no wait for others."""
+    frame = trace.frame("standing")
+    return set(map(int, frame.loc[frame["moment"].eq(StackMoment.RAISED.value), "rank"]))
+
+
 def raised_elsewhere(trace: Trace) -> frozenset[int]:
     """Return the ranks that an error of their own ended: it came from where nobody waits for others."""
     inner = trace.frame("standing")

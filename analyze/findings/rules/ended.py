@@ -12,7 +12,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.ended import LEAST_SILENCE_NS, ends_of_ranks
-from ...account.hangs.stacks import stack_messages
+from ...account.hangs.stacks import raised_ranks, stack_messages, stack_places
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
 from ...align.steps.last_records import last_record_ns
 from ...explain.run_account import Account
@@ -85,7 +85,7 @@ def _ended(trace: Trace) -> Iterator[Finding]:
     ended = times["ended_ns"].astype("int64").sort_values(kind="stable")
     ways = way_words(times)
     first = int(ended.index[0])
-    said = _kind_of(ways.reindex(ended.index))
+    said = _failed_alike(trace, ways) or _kind_of(ways.reindex(ended.index))
     if said is None:
         return
     between_ns = int(ended.iloc[-1]) - int(ended.iloc[0])
@@ -179,6 +179,25 @@ def _kind_of(ways: pd.Series[str]) -> _Kind | None:
         message("crash.remedy_unsure", rank=first),
         "error",
         (first,),
+    )
+
+
+def _failed_alike(trace: Trace, ways: pd.Series[str]) -> _Kind | None:
+    """Return that all ranks failed by one error at one place, as where they have checked that they agree.
+
+    None of them is then the victim of another one, and the first to end tells nothing.
+    """
+    places = stack_places(trace)
+    alike = ways.nunique() == 1 and len(ways) > 1 and set(places["rank"]) == set(ways.index)
+    if not alike or raised_ranks(trace) != set(ways.index) or places["function"].nunique() > 1:
+        return None
+    what = {"function": places["function"].iloc[0], "how": str(ways.iloc[0])}
+    return _Kind(
+        *(FindingKind.CRASH, Severity.CRITICAL, 0.8),
+        message("crash.all_failed", ranks=len(ways), **what),
+        message("crash.all_failed_remedy"),
+        "error",
+        tuple(_ranks(ways)),
     )
 
 

@@ -304,13 +304,15 @@ def test_the_line_of_what_the_others_wait_in(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ended", "named", "claim"),
+    ("ended", "steps", "cause", "claim"),
     [
-        ([2], [2], "Rank 2 ended normally with fewer batches: 3 ranks still waited for more"),
-        ([0, 1, 3], [2], "Rank 2 went on to more batches: 3 ranks had ended normally"),
+        ([2], (5, 5), "fewer_batches", "Rank 2 ended normally with fewer batches: 3 ranks still waited for more"),
+        ([0, 1, 3], (5, 5), "fewer_batches", "Rank 2 went on to more batches: 3 ranks had ended normally"),
+        ([0, 1, 3], (5, 4), "mismatch_extra", "Rank 2 issued more collectives in as many steps: 3 ranks had ended normally"),
+        ([2], (5, 4), "mismatch_left_out", "Rank 2 issued fewer collectives in as many steps, and ended: 3 ranks still waited"),
     ],
-)
-def test_a_rank_with_fewer_or_more_batches_than_the_others(ended, named, claim):
+)  # fmt: skip
+def test_a_rank_with_fewer_or_more_batches_than_the_others(ended, steps, cause, claim):
     """Fails when a rank that had another number of batches is said to hang, or when the others are named for it."""
     tails = {rank: [] if rank in ended else [BASE[0]] for rank in range(4)}
     statuses = {rank: 0 if rank in ended else 256 for rank in range(4)}
@@ -325,12 +327,17 @@ def test_a_rank_with_fewer_or_more_batches_than_the_others(ended, named, claim):
         group=[{"group_id": "a", "ranks": [0, 1, 2, 3]}],
         progress=progress,
         collective=collective.where(collective.notna(), None).to_dict("records"),
+        step=[
+            {"rank": rank, "step": step, "start_ns": step, "dur_ns": 1}
+            for rank in range(4)
+            for step in range(steps[rank not in ended])
+        ],
     )
     (finding,) = hang_findings(trace)
-    assert (finding.kind, finding.cause, finding.where["ranks"]) == ("hang", "fewer_batches", named)
+    assert (finding.kind, finding.cause, finding.where["ranks"]) == ("hang", cause, [2])
     assert str(finding.claim) == claim
-    assert "Join" in str(finding.remedy)
-    assert "sampler" in str(finding.remedy)
+    is_batch = cause == "fewer_batches"
+    assert all((word in str(finding.remedy)) is is_batch for word in ("Join", "sampler"))
 
 
 def stepped(tails, *, ended, shift=0):

@@ -194,11 +194,16 @@ def test_who_only_lost_a_peer_did_not_die_first():
 
 
 def test_an_error_out_of_a_call_of_communication_may_be_of_a_peer():
-    """Fails when a text of a backend that is not known makes its rank the first to die for sure."""
+    """Fails when a text of a backend that is not known, or a check that all fail, blames the first rank to end."""
     ends = {r: (r, 256, "RuntimeError") for r in ALL}
     trace = seen(job(ends), dict.fromkeys(ALL, (TORCH, "all_reduce", "raised")))
+    assert died_first(trace, 10.0 * STEP_NS) is None
     (found,) = ends_of(trace)
-    assert (found.cause, found.confidence) == ("error", 0.6)
+    assert (found.where["ranks"], found.confidence) == (list(ALL), 0.8)
+    assert (
+        str(found.claim)
+        == "All 4 ranks failed by RuntimeError in all_reduce (distributed_c10d.py:7)"
+    )
 
 
 def test_who_was_elsewhere_when_the_others_gave_up_is_named():
