@@ -65,6 +65,16 @@ class CollectiveKind(StrEnum):
     OTHER = "other"
 
 
+SYNCHRONISING = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.BARRIER,
+)
+"""Kinds that no member leaves before all have come."""
+
+
 class Direction(StrEnum):
     """Which end of a point-to-point operation a row is."""
 

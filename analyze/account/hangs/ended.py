@@ -29,7 +29,7 @@ LEAST_HUNG_NS = 1_000_000_000
 """Nobody is hung whom others waited for no longer than that, however short steps are."""
 _SIGNAL_BITS = 0x7F
 """Of what ``wait`` tells; 0 where no signal ended the process."""
-_OWN_SIGNALS = frozenset({SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE})
+OWN_SIGNALS = frozenset({SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE})
 """Signals that end a process in the middle of its work. Not SIGABRT: a watchdog gives up waiting by it."""
 
 INTERRUPTS = frozenset({KeyboardInterrupt.__name__, SystemExit.__name__})
@@ -100,15 +100,19 @@ def waited_until_ns(trace: Trace, graph: WaitGraph) -> int | None:
 
 
 def ended_in_order(trace: Trace, ranks: tuple[int, ...]) -> bool:
-    """Return whether ranks ended before the others without an exception and with status 0, as is known."""
+    """Return whether ranks ended before the others without an exception and with status 0, as is known.
+
+    Of one of several the status may not have been seen, as a launcher asks for it once.
+    """
     times = ends_of_ranks(trace)
     own = times[times.index.isin(ranks)]
     if len(own) < len(ranks) or not ranks or not own["closed"].all():
         return False
-    was_broken = own["ended_by"].notna() | own["wait_status"].fillna(-1).ne(0)
+    status = own["wait_status"].dropna()
+    was_broken = own["ended_by"].notna().any() or status.empty or status.ne(0).any()
     others = times[~times.index.isin(ranks)]["until_ns"].dropna()
     ended = own["ended_ns"].dropna()
-    return not was_broken.any() and (ended.empty or bool((others >= ended.max()).any()))
+    return not was_broken and (ended.empty or bool((others >= ended.max()).any()))
 
 
 def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
@@ -292,7 +296,7 @@ def _survived(first: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Seri
 def _died_of_itself(times: pd.DataFrame) -> pd.Series[bool]:
     """Return which ranks a signal ended in the middle of their work."""
     status = times["wait_status"].fillna(0).astype("int64")
-    return (status & _SIGNAL_BITS).isin(_OWN_SIGNALS)
+    return (status & _SIGNAL_BITS).isin(OWN_SIGNALS)
 
 
 def _ended_by_status(ended: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:

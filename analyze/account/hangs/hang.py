@@ -21,9 +21,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 import msgspec
 import pandas as pd
 
-from meshscope.probe.schema.terms import Direction
+from meshscope.probe.schema.terms import SYNCHRONISING, Direction
 
-from ...align.communication.waiting import SYNCHRONISING
 from ...align.steps.last_records import last_records_ns
 from ...tables.trace import Trace
 from .newest_attempt import rows_of_newest_attempt

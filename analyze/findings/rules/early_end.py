@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...account.hangs.ended import Death
+from ...account.hangs.ended import Death, ends_of_ranks
 from ...account.hangs.hang import WaitGraph
 from ...account.hangs.stacks import stack_messages
 from ...tables.results import Finding
@@ -86,7 +86,7 @@ def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
         removal_gain_frac=None,
         confidence=0.95,
         evidence=(
-            message("fewer_batches.status", ended=ended),
+            message("fewer_batches.status", ended=_with_status_0(trace, ended)),
             *(() if steps is None else _counts(ended, steps)),
             *waited_for(trace, graph, ended),
             *stack_messages(trace, waiting, most=SHOWN),
@@ -94,6 +94,11 @@ def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
         remedy=said.remedy,
         cause=said.cause,
     )
+
+
+def _with_status_0(trace: Trace, ranks: tuple[int, ...]) -> list[int]:
+    status = ends_of_ranks(trace)["wait_status"]
+    return [rank for rank in ranks if status.eq(0).fillna(value=False).get(rank, False)]
 
 
 class _Said(NamedTuple):

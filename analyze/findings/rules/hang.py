@@ -29,10 +29,12 @@ from .silence import all_silent, all_wait_for_silent, ended_together, silences
 from .standstill_words import (
     SHOWN,
     device_faults_of,
+    killed_of,
     not_begun,
     oldest_open,
     operation_message,
     places_of,
+    stuck_message,
     waited,
     waited_at_least_ns,
     waited_for,
@@ -175,6 +177,7 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     evidence = [
         *waited_for(trace, graph, graph.absent),
         *stack_messages(trace, graph.absent, most=SHOWN),
+        *killed_of(trace, graph.absent),
         *places_of(trace, graph),
         oldest_open(trace, graph),
         # Evidence does not repeat the claim.
@@ -376,7 +379,7 @@ def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
         kind=FindingKind.HANG,
         severity=Severity.WARNING if is_dump else standing.severity,
         where=where,
-        claim=message("hang.stuck", operation=operation_message(trace, worst)),
+        claim=stuck_message(trace, worst),
         cost_frac=None,
         removal_gain_frac=None,
         confidence=round(0.5 * standing.factor, 2),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from signal import SIGKILL
 
 import pandas as pd
 
 from ...account.devices.faults import fault_messages, faulty_devices
-from ...account.hangs.ended import waited_until_ns
+from ...account.hangs.ended import OWN_SIGNALS, ends_of_ranks, waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ...wording.message import Message, message
+from ...wording.words import exit_words
 
 MOST_LISTED = 32
 LEAST_SAID_NS = 50_000_000
@@ -72,6 +74,32 @@ def operation_message(trace: Trace, found: OpenOperation) -> Message:
     if source >= 0:
         return message("operation.transfer", source=source, target=target, group=group)
     return message("operation.collective", kind=found.kind, seq=seq, group=group)
+
+
+def stuck_message(trace: Trace, found: OpenOperation) -> Message:
+    """Return that an operation did not finish which all members issued, as far as that is known of them."""
+    operation = operation_message(trace, found)
+    group_id, seq, source, _ = found.key
+    groups, progress = trace.frame("group"), trace.frame("progress")
+    members = groups.loc[groups["group_id"].astype(str) == group_id, "ranks"]
+    own = progress[progress["group_id"].astype(str) == group_id]
+    came = {*found.since_ns, *own.loc[own["issued_seq"].ge(seq).fillna(value=False), "rank"]}
+    unknown = sorted({int(rank) for ranks in members for rank in ranks} - came)
+    if source >= 0 or not unknown:
+        return message("hang.stuck", operation=operation)
+    return message("hang.stuck_unknown", operation=operation, unknown=unknown)
+
+
+def killed_of(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
+    """Yield which of some ranks a signal ended in the middle of their work, in the end."""
+    ends = ends_of_ranks(trace)
+    signals = ends.loc[ends.index.isin(ranks), "wait_status"].dropna().astype("int64")
+    for own in sorted(set(signals[signals.isin(OWN_SIGNALS)])):
+        yield message(
+            "crash.ended_by", ranks=sorted(signals.index[signals == own]), how=exit_words(own)
+        )
+        if own == SIGKILL:
+            yield message("crash.killed")
 
 
 def group_message(trace: Trace, group_id: str) -> Message:

@@ -72,6 +72,8 @@ class Dump:
     status: dict[str, tuple[int, int]]
     """Last enqueued and last completed number of each group; transfers count too in groups
     that have some."""
+    entries: int
+    """How many entries its ring held, those included that no operation stands for."""
     is_status_whole: bool
     """Every status could be given the name of its group."""
     oddities: Counter[Oddity] = field(default_factory=Counter)
@@ -151,6 +153,7 @@ def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
         groups=groups,
         operations=operations,
         status=status,
+        entries=len(entries),
         is_status_whole=is_whole,
         oddities=oddities,
     )

@@ -206,6 +206,14 @@ def test_an_error_out_of_a_call_of_communication_may_be_of_a_peer():
     )
 
 
+def test_a_long_wait_for_a_rank_that_was_killed_says_so():
+    """Fails when nobody is told that the kernel killed a rank that took too long over its checkpoint."""
+    ends = dict.fromkeys(ALL, (60050, 256, "RuntimeError")) | {2: (60_000, SIGKILL, None)}
+    found = ends_of(job(ends, behind=(2,), steps=20))[0]
+    assert (found.kind, found.where["ranks"]) == ("hang", [2])
+    assert "Rank 2 ended by SIGKILL" in map(str, found.evidence)
+
+
 def test_who_was_elsewhere_when_the_others_gave_up_is_named():
     """Fails when the rank whose wait timed out first is said to have died, not who did not come."""
     ends = dict.fromkeys(ALL, (4000, 256, "RuntimeError")) | {2: (4100, SIGTERM, None)}
