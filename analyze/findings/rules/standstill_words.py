@@ -81,10 +81,14 @@ def stuck_message(trace: Trace, found: OpenOperation) -> Message:
     operation = operation_message(trace, found)
     group_id, seq, source, _ = found.key
     groups, progress = trace.frame("group"), trace.frame("progress")
-    members = groups.loc[groups["group_id"].astype(str) == group_id, "ranks"]
+    group = groups[groups["group_id"].astype(str) == group_id]
+    # Where no file says who is in it, a rank without a file may be.
+    size = int(str(trace.run.get("world_size") or 0))
+    others = set(range(size)) if group["evidence"].notna().any() else set()
+    members = {int(rank) for ranks in group["ranks"] for rank in ranks} | others
     own = progress[progress["group_id"].astype(str) == group_id]
     came = {*found.since_ns, *own.loc[own["issued_seq"].ge(seq).fillna(value=False), "rank"]}
-    unknown = sorted({int(rank) for ranks in members for rank in ranks} - came)
+    unknown = sorted(members - came)
     if source >= 0 or not unknown:
         return message("hang.stuck", operation=operation)
     return message("hang.stuck_unknown", operation=operation, unknown=unknown)

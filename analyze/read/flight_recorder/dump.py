@@ -288,6 +288,7 @@ def _with_end(part: Operation, call: Mapping[str, Any]) -> Operation:
         started_ns=to_stamp(call.get("time_discovered_started_ns")),
         completed_ns=completed_ns,
         is_complete=is_known or call.get("retired") is True,
+        is_end_seen=is_known,
         is_started=_STARTED.get(to_text(call.get("state"))),
     )
 
@@ -359,6 +360,7 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         place=_place(to_list(entry.get("frames"))),
         is_started=_STARTED.get(to_text(entry.get("state"))),
         is_complete=is_known or entry.get("retired") is True,
+        is_end_seen=is_known,
         duration_ns=round(length_ms * 1e6)
         if isinstance(length_ms, float) and 0 < length_ms < _LONGEST_MS
         else None,

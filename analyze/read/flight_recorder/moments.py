@@ -50,7 +50,7 @@ def outdated(dumps: Sequence[Dump]) -> list[Outdated]:
                 with_transfers.add(group)
                 continue
             issued[group][dump.rank] = max(issued[group].get(dump.rank, 0), one.seq)
-            if one.kind in SYNCHRONISING and one.completed_ns is not None:
+            if one.kind in SYNCHRONISING and one.is_end_seen:
                 completed[group] = max(completed[group], one.seq)
     by_rank = {dump.rank: dump for dump in dumps}
     return [

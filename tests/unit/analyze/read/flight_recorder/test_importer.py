@@ -428,3 +428,14 @@ def test_a_ring_that_lost_nothing_tells_what_its_rank_never_issued(tmp_path, fir
     }
     found = diagnose(import_trace(write(tmp_path, dumps))).findings[0]
     assert found.claim.code == claim
+
+
+def test_a_rank_without_a_dump_is_not_said_to_have_issued_anything(tmp_path):
+    """Fails when the members of a group are those that left a dump, and all of these wait for one that did not."""
+    reduced = {
+        "record_id": 0, "pg_id": 0, "seq_id": 1, "profiling_name": "nccl:all_reduce", "state": "started",
+        "time_created_ns": 1_700_000_000_000_000_000, "input_sizes": [[4]], "output_sizes": [[4]],
+    }  # fmt: skip
+    trace = import_trace(write(tmp_path, {rank: [reduced] for rank in (0, 1, 3)}))
+    found = diagnose(trace).findings[0]
+    assert (found.claim.code, found.claim.values["unknown"]) == ("hang.stuck_unknown", [2])
