@@ -120,10 +120,10 @@ class Session:
         last = LastOperations(
             self._capture, self._hooks.ids_of_groups, self._hooks.operations_so_far
         )
-        stack = LastStack(self._capture, last.note)
+        self._stack = LastStack(self._capture, last.note)
         self._note_operations: Callable[[], None] = last.note
-        self.note_death: Callable[[], None] = stack.note
-        self._exceptions = ExceptionWatch(stack.note, self._source)
+        self.note_death: Callable[[], None] = self._stack.note
+        self._exceptions = ExceptionWatch(self._stack.note, self._source)
         self._sequences = SequenceStatements(self._capture)
         self._comparison: Comparison | None = None
         self._claim: Claim | None = None
@@ -156,7 +156,7 @@ class Session:
     def prepare(self) -> None:
         """Open the recorder if the rank is known already."""
         atexit.register(self.close)
-        watch_unhandled()
+        watch_unhandled(self._stack.note)
         self._exceptions.start()
         if identify(os.environ) is not None:
             self._open()
