@@ -124,10 +124,14 @@ def places_of(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
     for found in graph.operations[:SHOWN]:
         own = calls[(calls["seq"] == found.key[1]) & calls["rank"].isin(list(found.since_ns))]
         own = own[own["group_id"].astype(str) == found.key[0]]
-        places = own["place"].dropna().astype(str).unique().tolist()
-        if places:
+        by_place = own.dropna(subset=["place"]).groupby("place", sort=False, observed=True)["rank"]
+        ranks = {str(place): sorted(map(int, own)) for place, own in by_place}
+        # One line of a few ranks may be another operation, of the same size by chance.
+        said = [message("hang.place_of", place=place, ranks=own) for place, own in ranks.items()]
+        if ranks:
             operation = operation_message(trace, found)
-            yield message("hang.issued_at", operation=operation, places=places[:SHOWN])
+            places = list(ranks) if len(ranks) == 1 else said[:SHOWN]
+            yield message("hang.issued_at", operation=operation, places=places)
 
 
 def not_begun(trace: Trace, found: OpenOperation) -> Iterator[Message]:

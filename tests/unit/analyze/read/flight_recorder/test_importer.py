@@ -439,3 +439,14 @@ def test_a_rank_without_a_dump_is_not_said_to_have_issued_anything(tmp_path):
     trace = import_trace(write(tmp_path, {rank: [reduced] for rank in (0, 1, 3)}))
     found = diagnose(trace).findings[0]
     assert (found.claim.code, found.claim.values["unknown"]) == ("hang.stuck_unknown", [2])
+
+
+def test_lines_of_one_operation_are_told_with_their_ranks(tmp_path):
+    """Fails when a rank that stands at another line, in an operation of the same size, is not to be found."""
+    dumps = {}
+    for rank, line in enumerate((200, 250)):
+        dumps[rank] = of_world(rank, 1, 0)
+        dumps[rank]["entries"][0]["frames"] = [{"name": "f", "filename": "t.py", "line": line}]
+    (finding, *_) = diagnose(import_trace(write(tmp_path, dumps))).findings
+    said = " ".join(map(str, finding.evidence))
+    assert "f (t.py:200) on rank 0 and f (t.py:250) on rank 1" in said
