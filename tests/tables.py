@@ -81,7 +81,7 @@ _DEFAULTS: dict[str, dict] = {
         "killed_ranks": 0,
     },
     "recording": {"rank": 0, "step": 0, "start_ns": None, "reason": None},
-    "standing": {"rank": 0, "depth": 0, "goes_on": False},
+    "standing": {"rank": 0, "depth": 0, "goes_on": False, "moment": "standstill"},
     "noted_collective": {"rank": 0, "group_id": "g", "input_bytes": 0, "output_bytes": 0},
 }
 

@@ -31,7 +31,7 @@ from ..tables.arrays import BoolArray, IntArray, combined
 from ..tables.numbering import numbered
 from ..tables.sorting import greatest_of_group, least_of_group
 from ..tables.trace import Trace
-from .hangs.mismatch import ROOTED, SPARSE, UNEVEN, Issue
+from .hangs.mismatch import SPARSE, UNEVEN, Issue
 
 _BY_LIST = frozenset({CollectiveKind.ALL_GATHER.value, CollectiveKind.REDUCE_SCATTER.value})
 """Kinds that also take lists of tensors, which NCCL lets differ from rank to rank. That it ended proves nothing then."""
@@ -111,7 +111,7 @@ def _sizes(table: pa.Table) -> IntArray:
     """Return the size of each row, -1 where members may give different ones."""
     kind, kinds = encoded(table, "kind")
     dtype, types = type_codes(table)
-    is_even = np.array([word not in UNEVEN | ROOTED | _BY_LIST for word in kinds], dtype=bool)[kind]
+    is_even = np.array([word not in UNEVEN | _BY_LIST for word in kinds], dtype=bool)[kind]
     is_dense = np.array([not str(word).startswith(SPARSE) for word in [*types, ""]], dtype=bool)
     return np.where(is_even & is_dense[dtype], integers(table, "size_bytes"), _UNKNOWN)
 

@@ -17,8 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.terms import SYNCHRONISING
+
 from ..align.communication.events import CommunicationEvents
-from ..align.communication.waiting import SYNCHRONISING, stood_waiting
+from ..align.communication.waiting import stood_waiting
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.sorting import greatest_of_group
 from .replay.marks import ISSUE, WAIT

@@ -70,12 +70,18 @@ _KINDS = (
     ("reduce", CollectiveKind.REDUCE),
 )
 """First match wins, so a longer word stands before the one it contains."""
+_SCALAR_TYPES = {
+    "float": "float32", "double": "float64", "half": "float16",
+    "byte": "uint8", "char": "int8", "short": "int16", "int": "int32", "long": "int64",
+    "complexhalf": "complex32", "complexfloat": "complex64", "complexdouble": "complex128",
+}  # fmt: skip
+"""Names of C++ that differ from those of ``torch.dtype`` in more than capitals (``c10/core/ScalarType.h``)."""
 _ITEM_BYTES = {
-    "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4,
-    "double": 8, "float64": 8, "long": 8, "int64": 8, "uint64": 8, "complexfloat": 8,
-    "complexdouble": 16,
-    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2, "uint16": 2,
-    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1,
+    "bool": 1, "int8": 1, "uint8": 1,
+    "bfloat16": 2, "float16": 2, "int16": 2, "uint16": 2,
+    "float32": 4, "int32": 4, "uint32": 4, "complex32": 4,
+    "float64": 8, "int64": 8, "uint64": 8, "complex64": 8,
+    "complex128": 16,
 }  # fmt: skip
 
 
@@ -106,7 +112,19 @@ def collective_kind(name: str) -> CollectiveKind:
     return next((kind for word, kind in _KINDS if word in letters), CollectiveKind.OTHER)
 
 
-def item_bytes(dtype: str) -> int:
+def dtype_name(scalar_type: str) -> str:
+    """Return an element type as ``torch.dtype`` names it and the probe records it.
+
+    PyTorch's recorder and profiler write the names of C++.
+
+    >>> [dtype_name(name) for name in ("Float", "c10::BFloat16", "Long", "Float8_e4m3fn")]
+    ['float32', 'bfloat16', 'int64', 'float8_e4m3fn']
+    """
+    name = scalar_type.removeprefix("torch.").removeprefix("c10::").lower()
+    return _SCALAR_TYPES.get(name, name)
+
+
+def item_bytes(scalar_type: str) -> int:
     """Return the size of one element of a torch scalar type; 0 where it is not known."""
-    name = dtype.removeprefix("c10::").lower()
+    name = dtype_name(scalar_type)
     return 1 if name.startswith("float8") else _ITEM_BYTES.get(name, 0)

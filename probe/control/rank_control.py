@@ -144,7 +144,7 @@ class RankControl:
     def _sibling_died(self) -> None:
         recording = self.switch.recording
         if recording is not None:
-            recording.note_operations()
+            recording.note_death()
 
 
 def _remove(pointer: Path) -> None:

@@ -90,12 +90,12 @@ class Recording(Protocol):
     Attributes:
         run_path: The run directory; None until the rank is known.
         rank: Global rank; -1 until it is known.
-        note_operations: Notes what was issued last, where that is not recorded; any thread.
+        note_death: Notes where this rank is when another one has died; any thread.
     """
 
     run_path: Path | None
     rank: int
-    note_operations: Callable[[], None]
+    note_death: Callable[[], None]
 
     @property
     def coverage(self) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 _AT_ONCE = 1_000
@@ -10,13 +11,17 @@ _AT_ONCE = 1_000
 _seen: list[str] = []
 
 
-def watch_unhandled() -> None:
-    """Note what ends a process of ``multiprocessing``: its exceptions never reach the interpreter."""
+def watch_unhandled(then: Callable[[BaseException], None]) -> None:
+    """Note what ends a process of ``multiprocessing``: its exceptions never reach the interpreter.
+
+    Args:
+        then: Called with it.
+    """
     # Such a process has imported these; no other one needs them.
     process: Any = sys.modules.get("multiprocessing.process")
     util: Any = sys.modules.get("multiprocessing.util")
     if process is not None and util is not None and process.parent_process() is not None:
-        util.Finalize(None, _note, exitpriority=_AT_ONCE)
+        util.Finalize(None, _note, args=(then,), exitpriority=_AT_ONCE)
 
 
 def unhandled_exception() -> str | None:
@@ -28,10 +33,12 @@ def unhandled_exception() -> str | None:
     return str(found.__name__) if found is not None else next(iter(_seen), None)
 
 
-def _note() -> None:
+def _note(then: Callable[[BaseException], None]) -> None:
     """Note the exception that is on its way out of the process, or that made it call ``sys.exit``."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         error = error.__context__ or (error if error.code else None)
     if error is not None:
         _seen[:] = [type(error).__name__]
+        if isinstance(error, Exception):
+            then(error)

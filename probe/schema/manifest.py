@@ -35,6 +35,9 @@ LAST_OPERATIONS_KEY = "last_operations"
 """Annotation of a rank: when (``time_ns``) it noted its newest collectives because they were not recorded: the
 ``entries`` of PyTorch's own recorder, with the id of the group in place of its name, and how many ``collectives``
 each group had issued; the ``error`` that ended the program, if one did, and its ``place``: function, file, line."""
+LAST_STACK_KEY = "last_stack"
+"""Annotation of a rank: when (``time_ns``) and at which ``StackMoment`` (``moment``) it noted the ``stack`` of the
+training thread because the job was ending: function, file and line, the innermost first."""
 CALL_PLACES_KEY = "collectives.places"
 """Annotation of a rank: where it issued collectives it had not issued before: lists of group index, position of the
 kind, element type, bytes, function, file and line."""

@@ -60,7 +60,7 @@ PROGRESS = TableSpec(
 
 STANDING = TableSpec(
     "standing",
-    "one function that the training thread of a rank was in when a step had lasted for long",
+    "one function that the training thread of a rank was in when a step had lasted for long, or when the job ended",
     (
         RANK,
         Column("depth", "int32", "1", "how many functions lie within it, 0 for the innermost"),
@@ -73,7 +73,8 @@ STANDING = TableSpec(
             "1",
             "whether the thread went on within it between two looks; else it stood still",
         ),
-        ns_column("time_ns", "when it was looked at for the second time"),
+        Column("moment", "category", "1", "StackMoment: why it was looked at", nullable=True),
+        ns_column("time_ns", "when it was looked at, for the second time in a standstill"),
     ),
 )
 

@@ -65,6 +65,16 @@ class CollectiveKind(StrEnum):
     OTHER = "other"
 
 
+SYNCHRONISING = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.BARRIER,
+)
+"""Kinds that no member leaves before all have come."""
+
+
 class Direction(StrEnum):
     """Which end of a point-to-point operation a row is."""
 
@@ -151,6 +161,21 @@ class StepDetail(StrEnum):
     """And what communication took together, without the single operations."""
     FULL = "full"
     """And every operation."""
+
+
+class StackMoment(StrEnum):
+    """When a rank noted where its program stood."""
+
+    STANDSTILL = "standstill"
+    """A step had lasted for long."""
+    OTHER_DIED = "other_died"
+    """Another rank of its host had died."""
+    RAISED = "raised"
+    """An exception ended the program …"""
+    TIMED_OUT = "timed_out"
+    """… that tells of a wait that lasted too long …"""
+    PEER_LOST = "peer_lost"
+    """… or of a peer that was gone."""
 
 
 class TimeSource(StrEnum):

@@ -42,6 +42,7 @@ from ..watches.imports import ImportWatch
 from .comparison import Comparison
 from .hook_set import HookSet
 from .last_operations import LastOperations
+from .last_stack import LastStack
 from .level_control import LevelControl
 from .standstill import StandstillWatch
 
@@ -80,7 +81,7 @@ class Session:
     Attributes:
         run_path: The run directory; None until the rank is known.
         rank: Global rank; -1 until it is known.
-        note_operations: Notes what was issued last, where that is not recorded; any thread.
+        note_death: Notes where this rank is, and what it issued last if that is not recorded; any thread.
     """
 
     def __init__(
@@ -119,8 +120,10 @@ class Session:
         last = LastOperations(
             self._capture, self._hooks.ids_of_groups, self._hooks.operations_so_far
         )
-        self.note_operations: Callable[[], None] = last.note
-        self._exceptions = ExceptionWatch(last.note, self._source)
+        self._stack = LastStack(self._capture, last.note)
+        self._note_operations: Callable[[], None] = last.note
+        self.note_death: Callable[[], None] = self._stack.note
+        self._exceptions = ExceptionWatch(self._stack.note, self._source)
         self._sequences = SequenceStatements(self._capture)
         self._comparison: Comparison | None = None
         self._claim: Claim | None = None
@@ -153,7 +156,7 @@ class Session:
     def prepare(self) -> None:
         """Open the recorder if the rank is known already."""
         atexit.register(self.close)
-        watch_unhandled()
+        watch_unhandled(self._stack.note)
         self._exceptions.start()
         if identify(os.environ) is not None:
             self._open()
@@ -374,7 +377,7 @@ class Session:
         assert self.run_path is not None
         watch = DisableWatch(self.run_path, self._tell_disabled)
         standstill = StandstillWatch(
-            self._capture, self._hooks.operations_so_far, self.note_operations
+            self._capture, self._hooks.operations_so_far, self._note_operations
         )
         if config.cost_budget_ppm and not config.compare_window_steps:
             self._levels.order.open(self.run_path)

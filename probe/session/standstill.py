@@ -26,7 +26,7 @@ from ..schema.terms import CaptureLevel
 
 _MOST_FRAMES = 500
 """A deeper recursion is looked at from its inner end."""
-_OWN = ("meshscope.probe.", "torch._ops")
+OWN_MODULES = ("meshscope.probe.", "torch._ops")
 """Modules whose frames are left out: between a call of the program and what it calls."""
 
 
@@ -48,7 +48,7 @@ def stack_of(thread: int) -> tuple[Frame, ...]:
     found: list[Frame] = []
     while frame is not None and len(found) < _MOST_FRAMES:
         module = str(frame.f_globals.get("__name__", ""))
-        if not module.startswith(_OWN):
+        if not module.startswith(OWN_MODULES):
             code = frame.f_code
             found.append(Frame(code.co_qualname, code.co_filename, frame.f_lineno or 0))
         frame = frame.f_back

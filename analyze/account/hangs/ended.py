@@ -15,7 +15,7 @@ import pandas as pd
 from ...align.steps.last_records import last_records_ns
 from ...tables.trace import Trace
 from .hang import WaitGraph, wait_graph
-from .stacks import waits_for_others
+from .stacks import lost_a_peer, raised_elsewhere, timed_out, waits_for_others
 
 LED_BY_NS = 50_000_000
 """Processes that are ended together are seen to end within that."""
@@ -29,7 +29,7 @@ LEAST_HUNG_NS = 1_000_000_000
 """Nobody is hung whom others waited for no longer than that, however short steps are."""
 _SIGNAL_BITS = 0x7F
 """Of what ``wait`` tells; 0 where no signal ended the process."""
-_OWN_SIGNALS = frozenset({SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE})
+OWN_SIGNALS = frozenset({SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE})
 """Signals that end a process in the middle of its work. Not SIGABRT: a watchdog gives up waiting by it."""
 
 INTERRUPTS = frozenset({KeyboardInterrupt.__name__, SystemExit.__name__})
@@ -100,15 +100,19 @@ def waited_until_ns(trace: Trace, graph: WaitGraph) -> int | None:
 
 
 def ended_in_order(trace: Trace, ranks: tuple[int, ...]) -> bool:
-    """Return whether ranks ended before the others without an exception and with status 0, as is known."""
+    """Return whether ranks ended before the others without an exception and with status 0, as is known.
+
+    Of one of several the status may not have been seen, as a launcher asks for it once.
+    """
     times = ends_of_ranks(trace)
     own = times[times.index.isin(ranks)]
     if len(own) < len(ranks) or not ranks or not own["closed"].all():
         return False
-    was_broken = own["ended_by"].notna() | own["wait_status"].fillna(-1).ne(0)
+    status = own["wait_status"].dropna()
+    was_broken = own["ended_by"].notna().any() or status.empty or status.ne(0).any()
     others = times[~times.index.isin(ranks)]["until_ns"].dropna()
     ended = own["ended_ns"].dropna()
-    return not was_broken.any() and (ended.empty or bool((others >= ended.max()).any()))
+    return not was_broken and (ended.empty or bool((others >= ended.max()).any()))
 
 
 def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
@@ -131,7 +135,9 @@ def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
     between_ns = int(ended.max() - ended.min())
     by_ctrl_c = bool(interrupted.to_numpy()[ended.astype("int64").to_numpy().argmin()])
     is_one_end = between_ns <= TOGETHER_NS or by_ctrl_c or bool(gave_up[ended == ended.min()].any())
-    if silent_ns < max(patience_ns, LEAST_SILENCE_NS) or not is_one_end:
+    # An error that says it waited too long says more than silence.
+    least_ns = LEAST_HUNG_NS if timed_out(trace) else LEAST_SILENCE_NS
+    if silent_ns < max(patience_ns, least_ns) or not is_one_end:
         return None
     return Standstill(
         silent_ns=silent_ns,
@@ -168,7 +174,9 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
         silent.interrupted or (patience_ns is not None and silent.silent_ns >= patience_ns)
     ):
         return None
-    first, later = _fell_silent(times)
+    first, later = _of_own_errors(trace, times)
+    if first.empty:
+        first, later = _fell_silent(times)
     if first.empty:
         first, later = _first_and_later(times, ended)
     if first.empty or later.empty:
@@ -176,7 +184,7 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     ranks = tuple(sorted(map(int, first.index)))
     # What others began once it was dead tells nothing about it.
     graph = wait_graph(trace, before_ns=int(first.max()))
-    if not _may_be_blamed(ranks, times, graph, patience_ns):
+    if not _may_be_blamed(ranks, times, graph, patience_ns, raised_elsewhere(trace)):
         return None
     return Death(
         ranks=ranks,
@@ -229,6 +237,23 @@ def _fell_silent(times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return silent.astype("int64"), ended.astype("int64")
 
 
+def _of_own_errors(trace: Trace, times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return the ends of ranks that an error of their own ended while peers of theirs noticed no more than that.
+
+    Such a peer may be seen to end first: an exit takes a busy machine seconds. Both are empty without
+    such an error, or where others than peers and those whom a launcher ended may have been the cause.
+    """
+    ended = times["ended_ns"].dropna().astype("int64")
+    is_own = ended.index.isin(raised_elsewhere(trace) & set(times.index[_raised(times)]))
+    rest = times.loc[times.index.difference(ended.index[is_own])]
+    is_victim = rest.index.isin(lost_a_peer(trace)) | rest["wait_status"].isin([SIGTERM])
+    known = rest["until_ns"].dropna().astype("int64")
+    if not is_own.any() or rest.empty or known.empty or not is_victim.all():
+        return ended.iloc[:0], ended.iloc[:0]
+    first = ended[is_own]
+    return first, known.clip(lower=int(first.max()))
+
+
 def _first_and_later(times: pd.DataFrame, ended: pd.Series) -> tuple[pd.Series, pd.Series]:
     """Return the ends of those who were first, and when others are known to have been there after."""
     first = ended[ended <= ended.min() + LED_BY_NS]
@@ -271,7 +296,7 @@ def _survived(first: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Seri
 def _died_of_itself(times: pd.DataFrame) -> pd.Series[bool]:
     """Return which ranks a signal ended in the middle of their work."""
     status = times["wait_status"].fillna(0).astype("int64")
-    return (status & _SIGNAL_BITS).isin(_OWN_SIGNALS)
+    return (status & _SIGNAL_BITS).isin(OWN_SIGNALS)
 
 
 def _ended_by_status(ended: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -293,7 +318,11 @@ def _ended_by_status(ended: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, 
 
 
 def _may_be_blamed(
-    ranks: tuple[int, ...], times: pd.DataFrame, graph: WaitGraph | None, patience_ns: float | None
+    ranks: tuple[int, ...],
+    times: pd.DataFrame,
+    graph: WaitGraph | None,
+    patience_ns: float | None,
+    raised: frozenset[int],
 ) -> bool:
     """Return whether ranks that ended first are the cause, and no victims that gave up.
 
@@ -302,9 +331,10 @@ def _may_be_blamed(
         times: The ends of all.
         graph: Who waited for whom when they ended.
         patience_ns: From which waiting on a rank counts as hung.
+        raised: Ranks that an error of their own ended.
     """
     own = times.loc[list(ranks)]
-    of_themselves = bool(_died_of_itself(own).all())
+    of_themselves = bool(_died_of_itself(own).all()) or raised.issuperset(ranks)
     if graph is None or not (graph.absent or graph.uncaptured):
         waited = graph is not None and set(ranks) & set(graph.waiting)
         return of_themselves or (not waited and not own["closed"].any())

@@ -21,13 +21,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 import msgspec
 import pandas as pd
 
-from meshscope.probe.schema.terms import Direction
+from meshscope.probe.schema.terms import SYNCHRONISING, Direction
 
-from ...align.communication.waiting import SYNCHRONISING
 from ...align.steps.last_records import last_records_ns
 from ...tables.trace import Trace
 from .newest_attempt import rows_of_newest_attempt
-from .stacks import CALL_FILE
+from .stacks import CALL_FILE, standing_inner
 from .unrecorded_ranks import lost_ranks, unheard_ranks
 
 OpKey = tuple[str, int, int, int]
@@ -212,8 +211,7 @@ def stood_in(trace: Trace, ranks: Sequence[int]) -> tuple[OpenOperation, ...]:
 
     A root or a tag differs there, of which there is no record: some members went on, the others wait.
     """
-    inner = trace.frame("standing")
-    inner = inner[(inner["depth"] == 0) & ~inner["goes_on"].astype(bool)]
+    inner = standing_inner(trace)
     inner = inner[inner["file"].astype(str).str.endswith(CALL_FILE)]
     collectives = rows_of_newest_attempt(trace, "collective").assign(source=-1, target=-1)
     transfers = _ends_of_transfers(trace)

@@ -30,9 +30,7 @@ from ...tables.trace import Trace
 from .newest_attempt import rows_of_newest_attempt
 
 UNEVEN = frozenset({CollectiveKind.ALL_TO_ALL.value, CollectiveKind.OTHER.value})
-"""Kinds whose members may give different sizes."""
-ROOTED = frozenset({CollectiveKind.GATHER.value, CollectiveKind.SCATTER.value})
-"""Kinds in which the root gives or gets more than the others."""
+"""Kinds whose members may give different sizes. Those with a root count what each of its peers gives or gets."""
 SPARSE = "sparse_"
 """How the type of a sparse tensor begins: members may give different sizes of it."""
 LOOKED_BACK = 10_000
@@ -135,7 +133,7 @@ def _is_open(rows: pd.DataFrame, progress: pd.DataFrame) -> pd.Series:
 
 def _of_group(trace: Trace, group: str, rows: pd.DataFrame, *, ended: bool) -> Mismatch | None:
     is_sparse = rows["dtype"].fillna("").astype(str).str.startswith(SPARSE)
-    is_even = ~rows["kind"].isin(UNEVEN | ROOTED) & ~is_sparse
+    is_even = ~rows["kind"].isin(UNEVEN) & ~is_sparse
     issued = rows.assign(
         size_bytes=rows["size_bytes"].where(is_even, -1),
         elements=rows["elements"].where(is_even, -1),

@@ -1,4 +1,4 @@
-"""What the programs of ranks were in when their job came to a standstill, as the probe noted it."""
+"""What the programs of ranks were in when their job came to a standstill, or ended, as the probe noted it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
+from meshscope.probe.schema.manifest import LAST_STACK_KEY
 from meshscope.probe.schema.printable import printable
 from meshscope.probe.schema.standstill_tables import STANDING
+from meshscope.probe.schema.terms import StackMoment
 
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -33,6 +35,13 @@ _MOST_FRAMES = 64
 _MOST_LENGTH = 300
 """Longer names fill a report, and come from damage."""
 _MOST_LINE = 1 << 31
+_OF_MOMENT: dict[str, str] = {
+    StackMoment.OTHER_DIED: "was",
+    StackMoment.RAISED: "raised",
+    StackMoment.TIMED_OUT: "raised",
+    StackMoment.PEER_LOST: "raised",
+}
+"""How ranks were where they were seen at the end; in a standstill they hung or kept running."""
 
 
 def standing_at_the_end(steps: pa.Table, manifests: Mapping[int, Mapping[str, Any]]) -> pa.Table:
@@ -42,12 +51,33 @@ def standing_at_the_end(steps: pa.Table, manifests: Mapping[int, Mapping[str, An
         steps: The ``step`` table.
         manifests: Manifests of the ranks.
     """
-    rows = [
-        {"rank": rank, "depth": depth, **frame}
-        for rank, note in notes_of_last_step(steps, manifests).items()
-        for depth, frame in enumerate(_frames(note))
-    ]
+    stood = notes_of_last_step(steps, manifests)
+    last = notes_of_last_step(steps, manifests, LAST_STACK_KEY)
+    rows = []
+    for rank in sorted({*stood, *last}):
+        moment, note = _telling(stood.get(rank, {}), last.get(rank, {}))
+        rows += [
+            {"rank": rank, "depth": depth, "moment": moment.value, **frame}
+            for depth, frame in enumerate(_frames(note))
+        ]
     return STANDING.conform(pa.Table.from_pylist(rows)) if rows else STANDING.empty()
+
+
+def _telling(
+    stood: Mapping[str, Any], last: Mapping[str, Any]
+) -> tuple[StackMoment, Mapping[str, Any]]:
+    """Return the note of a rank that tells most: where an exception came from, else where it stood for long.
+
+    What came from where the rank had stood for long ended a wait, whatever its text.
+    """
+    moments = [moment.value for moment in StackMoment]
+    moment = StackMoment(last["moment"]) if last.get("moment") in moments else None
+    if moment is None or (moment is StackMoment.OTHER_DIED and stood):
+        return StackMoment.STANDSTILL, stood
+    is_raised = moment is StackMoment.RAISED and not stood.get("goes_on")
+    if is_raised and (inner := next(_frames(last), None)) and inner == next(_frames(stood), None):
+        moment = StackMoment.TIMED_OUT
+    return moment, last
 
 
 def _frames(note: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -67,6 +97,37 @@ def _frames(note: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 return
 
 
+def raised_ranks(trace: Trace) -> set[int]:
+    """Return the ranks that an error ended which tells of no wait for others."""
+    frame = trace.frame("standing")
+    return set(map(int, frame.loc[frame["moment"].eq(StackMoment.RAISED.value), "rank"]))
+
+
+def raised_elsewhere(trace: Trace) -> frozenset[int]:
+    """Return the ranks that an error of their own ended: it came from where nobody waits for others."""
+    inner = trace.frame("standing")
+    inner = inner[(inner["depth"] == 0) & inner["moment"].eq(StackMoment.RAISED.value)]
+    return frozenset(map(int, inner.loc[~_is_between_ranks(inner), "rank"]))
+
+
+def lost_a_peer(trace: Trace) -> frozenset[int]:
+    """Return the ranks that an error ended which tells that a peer was gone: they are victims of it."""
+    inner = trace.frame("standing")
+    inner = inner[(inner["depth"] == 0) & inner["moment"].eq(StackMoment.PEER_LOST.value)]
+    return frozenset(map(int, inner.loc[_is_between_ranks(inner), "rank"]))
+
+
+def timed_out(trace: Trace) -> bool:
+    """Return whether a rank waited for others until an error said that this took too long."""
+    inner = trace.frame("standing")
+    inner = inner[(inner["depth"] == 0) & inner["moment"].eq(StackMoment.TIMED_OUT.value)]
+    return bool(_is_between_ranks(inner).any())
+
+
+def _is_between_ranks(inner: pd.DataFrame) -> pd.Series[bool]:
+    return inner["file"].astype(str).str.contains(_BETWEEN_RANKS).astype(bool)
+
+
 def stack_messages(trace: Trace, ranks: Sequence[int], *, most: int) -> Iterator[Message]:
     """Yield what ranks were in, those that were in the same together; where fewest are first.
 
@@ -79,12 +140,11 @@ def stack_messages(trace: Trace, ranks: Sequence[int], *, most: int) -> Iterator
     frame = frame[frame["rank"].isin(ranks)]
     if frame.empty:
         return
-    groups = _places(frame).groupby(["function", "callers", "goes_on"])["rank"]
+    groups = _places(frame).groupby(["function", "callers", "manner"])["rank"]
     together = groups.agg(rank=list, count="size").reset_index()
     fewest_first = together.sort_values("count", kind="stable")
     for row in fewest_first.head(most).to_dict("records"):
-        make = _running if row["goes_on"] else _hung
-        yield make(row["rank"], row["function"], list(row["callers"]))
+        yield _said(row["manner"], row["rank"], row["function"], list(row["callers"]))
 
 
 class Meeting(NamedTuple):
@@ -143,23 +203,22 @@ def different_calls(trace: Trace) -> tuple[Meeting, ...]:
 
 def calls_by_rank(trace: Trace) -> dict[int, str]:
     """Return the innermost call of communication of each rank that stands in one and does not go on."""
-    inner = _inner(trace)
+    inner = standing_inner(trace)
     inner = inner[inner["file"].astype(str).str.endswith(CALL_FILE)]
     return dict(zip(inner["rank"].astype(int), inner["function"].astype(str), strict=True))
 
 
 def waits_for_others(trace: Trace) -> frozenset[int]:
     """Return the ranks that stand where ranks wait for each other: in a call, or in what DDP or a backward pass makes."""
-    inner = _inner(trace)
-    return frozenset(
-        map(int, inner.loc[inner["file"].astype(str).str.contains(_BETWEEN_RANKS), "rank"])
-    )
+    inner = standing_inner(trace)
+    return frozenset(map(int, inner.loc[_is_between_ranks(inner), "rank"]))
 
 
-def _inner(trace: Trace) -> pd.DataFrame:
-    """Return the innermost function of each rank that does not go on."""
+def standing_inner(trace: Trace) -> pd.DataFrame:
+    """Return the innermost function of each rank that does not go on, and that raised no error of its own there."""
     frame = trace.frame("standing")
-    return frame[(frame["depth"] == 0) & ~frame["goes_on"].astype(bool)]
+    is_inner = (frame["depth"] == 0) & ~frame["goes_on"].astype(bool)
+    return frame[is_inner & frame["moment"].ne(StackMoment.RAISED.value)]
 
 
 def stack_places(trace: Trace) -> pd.DataFrame:
@@ -167,20 +226,39 @@ def stack_places(trace: Trace) -> pd.DataFrame:
     return _places(trace.frame("standing"))
 
 
-def _running(ranks: list[int], function: str, callers: list[str]) -> Message:
+def _said(manner: str, ranks: list[int], function: str, callers: list[str]) -> Message:
+    """Return that ranks hung, kept running, were seen, or raised an exception in a function."""
+    place: dict[str, Any] = {"ranks": ranks, "function": function}
     if callers:
-        return message("hang.running_called_by", ranks=ranks, function=function, callers=callers)
-    return message("hang.running", ranks=ranks, function=function)
+        place["callers"] = callers
+    match manner, bool(callers):
+        case "raised", True:
+            return message("hang.raised_called_by", **place)
+        case "raised", False:
+            return message("hang.raised", **place)
+        case "was", True:
+            return message("hang.was_called_by", **place)
+        case "was", False:
+            return message("hang.was", **place)
+        case "running", True:
+            return message("hang.running_called_by", **place)
+        case "running", False:
+            return message("hang.running", **place)
+        case _, True:
+            return message("hang.at_called_by", **place)
+    return message("hang.at", **place)
 
 
-def _hung(ranks: list[int], function: str, callers: list[str]) -> Message:
-    if callers:
-        return message("hang.at_called_by", ranks=ranks, function=function, callers=callers)
-    return message("hang.at", ranks=ranks, function=function)
+def _manners(inner: pd.DataFrame) -> list[str]:
+    """Return how each rank was in its innermost function, in a word."""
+    return [
+        _OF_MOMENT.get(str(moment), "running" if goes_on else "hung")
+        for moment, goes_on in zip(inner["moment"].astype(object), inner["goes_on"], strict=True)
+    ]
 
 
 def _places(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return rank, goes_on, the innermost function, and those of the program that called it."""
+    """Return rank, goes_on, the innermost function, those of the program that called it, and how the rank was there."""
     frame = frame.sort_values(["rank", "depth"])
     inner = frame["depth"] == 0
     file = frame["file"].str.replace(r"^.*[/\\]", "", regex=True)
@@ -191,4 +269,7 @@ def _places(frame: pd.DataFrame) -> pd.DataFrame:
     callers = callers[callers.groupby("rank").cumcount() < _CALLERS]
     called_by = places[callers.index].groupby(callers["rank"]).agg(tuple)
     found = frame.loc[inner, ["rank", "goes_on"]].assign(function=places[inner])
-    return found.assign(callers=[called_by.get(rank, ()) for rank in found["rank"]])
+    return found.assign(
+        manner=_manners(frame[inner]),
+        callers=[called_by.get(rank, ()) for rank in found["rank"]],
+    )

@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.terms import SYNCHRONISING
+
 from ...tables.sorting import greatest_of_group, least_of_group, ranks_of_group, sorted_in_groups
 from ..communication.events import BLOCKING_NS, CommunicationEvents
-from ..communication.waiting import SYNCHRONISING
 
 MAX_SKEW_NS = 1_000_000
 """Constant offset that is taken as a wrong clock; members leave within far less."""

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import WAIT_SOURCES, Direction, TimeSource
+from meshscope.probe.schema.terms import SYNCHRONISING, WAIT_SOURCES, Direction, TimeSource
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.trace import Trace
 from ..communication.events import BLOCKING_NS
-from ..communication.waiting import SYNCHRONISING
 from .fit import SOUND, ClockMap, moved
 
 STOOD = 10.0

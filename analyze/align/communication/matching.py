@@ -13,14 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import Direction
+from meshscope.probe.schema.terms import SYNCHRONISING, Direction
 
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
 from .bandwidth import with_bandwidth
 from .realignment import realign
-from .waiting import SYNCHRONISING
 
 _KEY = ["group_id", "seq"]
 _SYNCHRONISING = [kind.value for kind in SYNCHRONISING]

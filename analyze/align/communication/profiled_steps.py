@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import Direction
+from meshscope.probe.schema.terms import SYNCHRONISING, Direction
 
 from ...tables.trace import Trace
 from ..steps.same_step import (
@@ -32,7 +32,6 @@ from ..steps.same_step import (
     with_shifts,
 )
 from .realignment import SAME_SIZE
-from .waiting import SYNCHRONISING
 
 FAR_LESS = 0.1
 """What is left at the right numbers, of the distance of ends or of its scatter at any others."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from meshscope.probe.schema.terms import CollectiveKind
+from meshscope.probe.schema.terms import SYNCHRONISING
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
 from ...tables.numbering import numbered
@@ -23,13 +23,6 @@ _TIMES = (
 )
 """What of an operation says who waited in it."""
 _WAITS = ("wait_ns", "early_ns", "wait_caused_ns")
-SYNCHRONISING = (
-    CollectiveKind.ALL_REDUCE,
-    CollectiveKind.ALL_GATHER,
-    CollectiveKind.REDUCE_SCATTER,
-    CollectiveKind.ALL_TO_ALL,
-    CollectiveKind.BARRIER,
-)
 
 
 def waits_by_rank(events: CommunicationEvents, ranks: list[int]) -> pd.DataFrame:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from signal import SIGKILL
+from signal import SIGABRT, SIGKILL
+from typing import NamedTuple
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...account.hangs.ended import Death
+from ...account.hangs.ended import Death, ends_of_ranks
 from ...account.hangs.hang import WaitGraph
+from ...account.hangs.stacks import stack_messages
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 from ...wording.words import exit_words
-from .standstill_words import device_faults_of, waited_for, where_of
+from .standstill_words import SHOWN, device_faults_of, waited_for, where_of
+
+_SIGNAL_BITS = 0x7F
+"""Of what ``wait`` tells; the next bit says that memory was dumped."""
 
 
 def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Finding:
@@ -29,6 +34,7 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
         confidence=0.9,
         evidence=(
             *_how(death),
+            *stack_messages(trace, trace.ranks, most=SHOWN),
             *(waited_for(trace, graph, death.ranks) if graph and is_waited_for else ()),
             *device_faults_of(trace, death.ranks),
         ),
@@ -52,6 +58,8 @@ def _how(death: Death) -> Iterator[Message]:
         yield message("crash.status", how=list(map(exit_words, death.wait_statuses)))
     if SIGKILL in death.wait_statuses:
         yield message("crash.killed")
+    if any(status & _SIGNAL_BITS == SIGABRT for status in death.wait_statuses):
+        yield message("crash.aborted")
     if death.closed and not death.exceptions:
         yield message("crash.closed")
     if not death.closed and not death.wait_statuses:
@@ -59,33 +67,82 @@ def _how(death: Death) -> Iterator[Message]:
 
 
 def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
-    """Return the finding about ranks that others wait for and that ended with status 0."""
+    """Return the finding about ranks that others wait for and that ended with status 0: the fewer of both are named.
+
+    Where those who wait are in no later step than the others ended with, the steps are as many, and one of them
+    had an operation too many or too few.
+    """
+    ended, waiting = graph.absent, graph.waiting
+    is_more = len(ended) > len(waiting)
+    steps = _steps(trace, graph)
+    is_same = steps is not None and steps.others < steps.own
+    said = _SAID[is_more, is_same]
     return Finding(
         kind=FindingKind.HANG,
         severity=Severity.CRITICAL,
-        where=where_of(graph.absent, trace),
-        claim=message("fewer_batches.claim", ended=graph.absent, waiting=len(graph.waiting)),
+        where=where_of(waiting if is_more else ended, trace),
+        claim=_claim_of_ended(ended, waiting, is_more=is_more, is_same=is_same),
         cost_frac=None,
         removal_gain_frac=None,
         confidence=0.95,
         evidence=(
-            message("fewer_batches.status", ended=graph.absent),
-            *_steps(trace, graph),
-            *waited_for(trace, graph, graph.absent),
+            message("fewer_batches.status", ended=_with_status_0(trace, ended)),
+            *(() if steps is None else _counts(ended, steps)),
+            *waited_for(trace, graph, ended),
+            *stack_messages(trace, waiting, most=SHOWN),
         ),
-        remedy=message("fewer_batches.remedy"),
-        cause="fewer_batches",
+        remedy=said.remedy,
+        cause=said.cause,
     )
 
 
-def _steps(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
+def _with_status_0(trace: Trace, ranks: tuple[int, ...]) -> list[int]:
+    status = ends_of_ranks(trace)["wait_status"]
+    return [rank for rank in ranks if status.eq(0).fillna(value=False).get(rank, False)]
+
+
+class _Said(NamedTuple):
+    """What to do about a number of batches or operations, and how its cause is called."""
+
+    remedy: Message
+    cause: str
+
+
+_BATCHES = _Said(message("fewer_batches.remedy"), "fewer_batches")
+_SAID = {
+    (True, False): _BATCHES,
+    (False, False): _BATCHES,
+    (True, True): _Said(message("mismatch.remedy_extra"), "mismatch_extra"),
+    (False, True): _Said(message("mismatch.remedy_left_out"), "mismatch_left_out"),
+}
+"""By whether those who wait are the fewer, and whether the steps are as many."""
+
+
+def _claim_of_ended(
+    ended: tuple[int, ...], waiting: tuple[int, ...], *, is_more: bool, is_same: bool
+) -> Message:
+    if is_more and is_same:
+        return message("fewer_batches.extra", waiting=waiting, ended=len(ended))
+    if is_more:
+        return message("fewer_batches.more", waiting=waiting, ended=len(ended))
+    if is_same:
+        return message("fewer_batches.left_out", ended=ended, waiting=len(waiting))
+    return message("fewer_batches.claim", ended=ended, waiting=len(waiting))
+
+
+class _Steps(NamedTuple):
+    """How many steps ended: of ranks that ended in order, and of those that waited for them."""
+
+    own: int
+    others: int
+
+
+def _steps(trace: Trace, graph: WaitGraph) -> _Steps | None:
     steps = trace.frame("step").groupby("rank")["step"].nunique()
     own = steps[steps.index.isin(graph.absent)]
     others = steps[steps.index.isin(graph.waiting)]
-    if len(own) and len(others):
-        yield message(
-            "fewer_batches.steps",
-            ended=graph.absent,
-            own=int(own.max()),
-            others=int(others.max()),
-        )
+    return _Steps(int(own.max()), int(others.max())) if len(own) and len(others) else None
+
+
+def _counts(ended: tuple[int, ...], steps: _Steps) -> Iterator[Message]:
+    yield message("fewer_batches.steps", ended=ended, own=steps.own, others=steps.others)

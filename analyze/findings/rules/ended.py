@@ -12,6 +12,7 @@ import pandas as pd
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.ended import LEAST_SILENCE_NS, ends_of_ranks
+from ...account.hangs.stacks import raised_ranks, stack_messages, stack_places
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
 from ...align.steps.last_records import last_record_ns
 from ...explain.run_account import Account
@@ -21,7 +22,7 @@ from ...wording.message import Message, message
 from ...wording.words import exit_words
 from .hang import hang_findings
 from .mismatch import MISMATCHES
-from .standstill_words import where_of, with_attempt
+from .standstill_words import SHOWN, where_of, with_attempt
 
 _INTERRUPTED = frozenset({KeyboardInterrupt.__name__, SIGINT.name, f"exit code {128 + SIGINT}"})
 _UNKNOWN = "unknown"
@@ -37,6 +38,8 @@ class _Kind(NamedTuple):
     claim: Message
     remedy: Message
     cause: str
+    ranks: tuple[int, ...] = ()
+    """Who is named."""
 
 
 def ends(account: Account) -> Iterator[Finding]:
@@ -82,14 +85,14 @@ def _ended(trace: Trace) -> Iterator[Finding]:
     ended = times["ended_ns"].astype("int64").sort_values(kind="stable")
     ways = way_words(times)
     first = int(ended.index[0])
-    said = _kind_of(ways, first)
+    said = _failed_alike(trace, ways) or _kind_of(ways.reindex(ended.index))
     if said is None:
         return
     between_ns = int(ended.iloc[-1]) - int(ended.iloc[0])
     yield Finding(
         kind=said.kind,
         severity=said.severity,
-        where=where_of([first], trace) if said.kind is FindingKind.CRASH else {},
+        where=where_of(said.ranks, trace) if said.ranks else {},
         claim=with_attempt(said.claim, trace),
         cost_frac=None,
         removal_gain_frac=None,
@@ -98,6 +101,7 @@ def _ended(trace: Trace) -> Iterator[Finding]:
             message("crash.all_ended", between_ns=between_ns, rank=first),
             *_silence_before(trace, int(ended.iloc[0])),
             *(_way(str(way), _ranks(own)) for way, own in ways.groupby(ways)),
+            *(stack_messages(trace, trace.ranks, most=SHOWN) if said.ranks else ()),
         ),
         remedy=said.remedy,
         cause=said.cause,
@@ -136,13 +140,13 @@ def way_words(times: pd.DataFrame) -> pd.Series[str]:
     return ways.where(ways.notna(), otherwise).astype(str)
 
 
-def _kind_of(ways: pd.Series[str], first: int) -> _Kind | None:
+def _kind_of(ways: pd.Series[str]) -> _Kind | None:
     """Return what is said of the way in which ranks ended; None where too little is known.
 
     Args:
-        ways: How each rank ended.
-        first: The rank that ended first.
+        ways: How each rank ended, the first to end first.
     """
+    first = int(ways.index[0])
     if ways.isin(_INTERRUPTED).any():
         return _Kind(
             *(FindingKind.JOB_ENDED, Severity.INFO, 0.95),
@@ -166,12 +170,7 @@ def _kind_of(ways: pd.Series[str], first: int) -> _Kind | None:
         )
     failed = _ranks(ways[~ways.isin((_UNKNOWN, _IN_ORDER, SIGTERM.name))])
     if ways[first] == _IN_ORDER and failed:
-        return _Kind(
-            *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
-            message("crash.after_end", ended=first, ranks=failed, how=sorted(set(ways[failed]))),
-            message("crash.remedy_after_end", ended=first),
-            "ended_first",
-        )
+        return _failed_after(ways, failed)
     if ways[first] in (_UNKNOWN, _IN_ORDER):
         return None
     return _Kind(
@@ -179,4 +178,40 @@ def _kind_of(ways: pd.Series[str], first: int) -> _Kind | None:
         message("crash.first_by", ranks=[first], how=[ways[first]]),
         message("crash.remedy_unsure", rank=first),
         "error",
+        (first,),
+    )
+
+
+def _failed_alike(trace: Trace, ways: pd.Series[str]) -> _Kind | None:
+    """Return that all ranks failed by one error at one place, as where they have checked that they agree.
+
+    None of them is then the victim of another one, and the first to end tells nothing.
+    """
+    places = stack_places(trace)
+    alike = ways.nunique() == 1 and len(ways) > 1 and set(places["rank"]) == set(ways.index)
+    if not alike or raised_ranks(trace) != set(ways.index) or places["function"].nunique() > 1:
+        return None
+    what = {"function": places["function"].iloc[0], "how": str(ways.iloc[0])}
+    return _Kind(
+        *(FindingKind.CRASH, Severity.CRITICAL, 0.8),
+        message("crash.all_failed", ranks=len(ways), **what),
+        message("crash.all_failed_remedy"),
+        "error",
+        tuple(_ranks(ways)),
+    )
+
+
+def _failed_after(ways: pd.Series[str], failed: list[int]) -> _Kind:
+    """Return what is said of ranks that failed after others had ended: the fewer of both are named."""
+    before = ways[: int(ways.isin(set(ways[failed])).to_numpy().argmax())]
+    ended = _ranks(before[before == _IN_ORDER])
+    is_more = len(ended) > len(failed)
+    return _Kind(
+        *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
+        message("crash.after_end", ended=ended, ranks=failed, how=sorted(set(ways[failed]))),
+        message("crash.remedy_after_most_ended", ranks=failed)
+        if is_more
+        else message("crash.remedy_after_end", ended=ended),
+        "ended_first",
+        tuple(failed if is_more else ended),
     )

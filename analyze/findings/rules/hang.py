@@ -17,7 +17,7 @@ from ...account.hangs.ended import (
 )
 from ...account.hangs.hang import OpenOperation, WaitGraph, stood_in, wait_graph
 from ...account.hangs.mismatch import Mismatch, mismatches
-from ...account.hangs.stacks import MESSAGES, calls_by_rank, stack_messages
+from ...account.hangs.stacks import MESSAGES, away_from_call, calls_by_rank, stack_messages
 from ...account.hangs.unrecorded_ranks import SILENT_NS, lost_ranks, unheard_ranks
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Finding
@@ -29,10 +29,12 @@ from .silence import all_silent, all_wait_for_silent, ended_together, silences
 from .standstill_words import (
     SHOWN,
     device_faults_of,
+    killed_of,
     not_begun,
     oldest_open,
     operation_message,
     places_of,
+    stuck_message,
     waited,
     waited_at_least_ns,
     waited_for,
@@ -80,8 +82,7 @@ def _findings(
     if death is not None and not ended_in_order(trace, death.ranks):
         yield crash_finding(trace, graph, death)
     long_ns = patience_ns if step_time_ns else LONG_NS
-    if graph is None or not lost_ranks(trace) <= set(graph.absent):
-        # Where a lost rank may be waited for in several groups, counts blame who waits for it.
+    if graph is None or _is_miscounted(trace, graph):
         silent = tuple(all_silent(trace, (long_ns, patience_ns), step_time_ns))
         yield from silent
         if graph is None or silent:
@@ -94,6 +95,20 @@ def _findings(
         return
     for finding in _standstills(trace, graph, standing, death):
         yield replace(finding, evidence=(*finding.evidence, *together))
+
+
+def _is_miscounted(trace: Trace, graph: WaitGraph) -> bool:
+    """Return whether counts blame ranks that wait themselves.
+
+    So they do where a lost rank may be waited for in several groups, and where a call counts otherwise on
+    other ranks, as a monitored barrier does on the first: ranks stand in it with those that they keep waiting.
+    """
+    lost = lost_ranks(trace)
+    if not lost <= set(graph.absent):
+        return True
+    met = away_from_call(trace, lost)
+    is_counted = unheard_ranks(trace.tables).issuperset(graph.waiting)
+    return is_counted and met is not None and set(graph.absent) <= set(met.waiting)
 
 
 def _standstills(
@@ -162,6 +177,7 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     evidence = [
         *waited_for(trace, graph, graph.absent),
         *stack_messages(trace, graph.absent, most=SHOWN),
+        *killed_of(trace, graph.absent),
         *places_of(trace, graph),
         oldest_open(trace, graph),
         # Evidence does not repeat the claim.
@@ -363,7 +379,7 @@ def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
         kind=FindingKind.HANG,
         severity=Severity.WARNING if is_dump else standing.severity,
         where=where,
-        claim=message("hang.stuck", operation=operation_message(trace, worst)),
+        claim=stuck_message(trace, worst),
         cost_frac=None,
         removal_gain_frac=None,
         confidence=round(0.5 * standing.factor, 2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
@@ -85,9 +86,30 @@ def _finding(trace: Trace, found: Mismatch, *, is_first: bool) -> Finding:
         removal_gain_frac=None,
         confidence=0.95 if found.usual_ranks else 0.7,
         evidence=tuple(_evidence(trace, found, is_first=is_first)),
-        remedy=REMEDIES[found.what],
+        remedy=_remedy(trace, found),
         cause=f"mismatch_{found.what}",
     )
+
+
+def _remedy(trace: Trace, found: Mismatch) -> Message:
+    """Return what to do; sizes given at two lines of the program may be of two operations."""
+    if found.what == "size" and found.usual_ranks:
+        own = _line(_issued(trace, found, *next(_issues_of(found))))
+        usual = _line(_issued(trace, found, found.usual_ranks, found.usual))
+        if own and usual and own != usual:
+            return message("mismatch.remedy_two_lines")
+    return REMEDIES[found.what]
+
+
+def _issues_of(found: Mismatch) -> Iterator[tuple[tuple[int, ...], Issue]]:
+    """Yield each rank that differs, with what it issued."""
+    for rank, own in found.different.items():
+        yield (rank,), own
+
+
+def _line(issued: Message) -> tuple[object, ...]:
+    """Return where in the program an operation was issued; nothing where that is not known."""
+    return tuple(issued.values[name] for name in ("place", "file", "line") if name in issued.values)
 
 
 def _claim(trace: Trace, found: Mismatch) -> Message:
@@ -128,13 +150,14 @@ def _claim(trace: Trace, found: Mismatch) -> Message:
 
 
 def _evidence(trace: Trace, found: Mismatch, *, is_first: bool) -> Iterator[Message]:
-    for rank, own in list(found.different.items())[:SHOWN]:
-        yield _issued(trace, found, (rank,), own)
+    for ranks, own in islice(_issues_of(found), SHOWN):
+        yield _issued(trace, found, ranks, own)
     if found.usual_ranks:
         yield _issued(trace, found, found.usual_ranks, found.usual)
     if is_first:
         yield message("mismatch.agreed", seq=found.seq - 1)
-    yield from stack_messages(trace, tuple(found.different), most=SHOWN)
+    # The first place of its like may be another one than where the others stand.
+    yield from stack_messages(trace, (*found.different, *found.usual_ranks), most=SHOWN)
 
 
 def _issued(trace: Trace, found: Mismatch, ranks: tuple[int, ...], issue: Issue) -> Message:

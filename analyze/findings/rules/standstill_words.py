@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from signal import SIGKILL
 
 import pandas as pd
 
 from ...account.devices.faults import fault_messages, faulty_devices
-from ...account.hangs.ended import waited_until_ns
+from ...account.hangs.ended import OWN_SIGNALS, ends_of_ranks, waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ...wording.message import Message, message
+from ...wording.words import exit_words
 
 MOST_LISTED = 32
 LEAST_SAID_NS = 50_000_000
@@ -74,6 +76,36 @@ def operation_message(trace: Trace, found: OpenOperation) -> Message:
     return message("operation.collective", kind=found.kind, seq=seq, group=group)
 
 
+def stuck_message(trace: Trace, found: OpenOperation) -> Message:
+    """Return that an operation did not finish which all members issued, as far as that is known of them."""
+    operation = operation_message(trace, found)
+    group_id, seq, source, _ = found.key
+    groups, progress = trace.frame("group"), trace.frame("progress")
+    group = groups[groups["group_id"].astype(str) == group_id]
+    # Where no file says who is in it, a rank without a file may be.
+    size = int(str(trace.run.get("world_size") or 0))
+    others = set(range(size)) if group["evidence"].notna().any() else set()
+    members = {int(rank) for ranks in group["ranks"] for rank in ranks} | others
+    own = progress[progress["group_id"].astype(str) == group_id]
+    came = {*found.since_ns, *own.loc[own["issued_seq"].ge(seq).fillna(value=False), "rank"]}
+    unknown = sorted(members - came)
+    if source >= 0 or not unknown:
+        return message("hang.stuck", operation=operation)
+    return message("hang.stuck_unknown", operation=operation, unknown=unknown)
+
+
+def killed_of(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
+    """Yield which of some ranks a signal ended in the middle of their work, in the end."""
+    ends = ends_of_ranks(trace)
+    signals = ends.loc[ends.index.isin(ranks), "wait_status"].dropna().astype("int64")
+    for own in sorted(set(signals[signals.isin(OWN_SIGNALS)])):
+        yield message(
+            "crash.ended_by", ranks=sorted(signals.index[signals == own]), how=exit_words(own)
+        )
+        if own == SIGKILL:
+            yield message("crash.killed")
+
+
 def group_message(trace: Trace, group_id: str) -> Message:
     """Return a group by its name, with what the program calls it."""
     groups = trace.frame("group")
@@ -92,10 +124,14 @@ def places_of(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
     for found in graph.operations[:SHOWN]:
         own = calls[(calls["seq"] == found.key[1]) & calls["rank"].isin(list(found.since_ns))]
         own = own[own["group_id"].astype(str) == found.key[0]]
-        places = own["place"].dropna().astype(str).unique().tolist()
-        if places:
+        by_place = own.dropna(subset=["place"]).groupby("place", sort=False, observed=True)["rank"]
+        ranks = {str(place): sorted(map(int, own)) for place, own in by_place}
+        # One line of a few ranks may be another operation, of the same size by chance.
+        said = [message("hang.place_of", place=place, ranks=own) for place, own in ranks.items()]
+        if ranks:
             operation = operation_message(trace, found)
-            yield message("hang.issued_at", operation=operation, places=places[:SHOWN])
+            places = list(ranks) if len(ranks) == 1 else said[:SHOWN]
+            yield message("hang.issued_at", operation=operation, places=places)
 
 
 def not_begun(trace: Trace, found: OpenOperation) -> Iterator[Message]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from meshscope.probe.schema.terms import SYNCHRONISING
+
 from ...account.detail_limits import not_one_by_one
 from ...account.ledger.build import build_ledger
 from ...account.ledger.overlap import overlaps
@@ -20,7 +22,6 @@ from ...align.communication.matching import (
     match_collectives,
     match_p2p,
 )
-from ...align.communication.waiting import SYNCHRONISING
 from ...align.steps.windows import StepWindows, step_windows
 from ...explain.run_account import Account
 from ...explain.volumes.compare import ExpectedSeen, VolumeRow, expected_and_seen

@@ -9,11 +9,12 @@ import pandas as pd
 from msgspec.structs import replace
 
 from meshscope.probe.schema.errors import MeshscopeError
+from meshscope.probe.schema.terms import SYNCHRONISING
 
 from ...align.clocks.alignment import has_clocks_apart
 from ...align.clocks.stamps import settled
 from ...align.communication.events import communication_events
-from ...align.communication.waiting import SYNCHRONISING, last_arrivals, stood_waiting
+from ...align.communication.waiting import last_arrivals, stood_waiting
 from ...align.steps.windows import step_windows
 from ...tables.arrays import IntArray
 from ...tables.trace import Trace

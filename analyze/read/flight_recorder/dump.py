@@ -23,7 +23,7 @@ from meshscope.probe.schema.terms import CollectiveKind, Direction
 from ...wording.message import message
 from ..byte_source import read_whole
 from ..files import DAMAGED_JSON, InputFile
-from ..kernel_names import collective_kind
+from ..kernel_names import collective_kind, dtype_name
 from ..kineto.groups import NamedGroup, parse_ranks
 from ..plain_pickle import load_plain
 from .operation import Operation
@@ -72,6 +72,8 @@ class Dump:
     status: dict[str, tuple[int, int]]
     """Last enqueued and last completed number of each group; transfers count too in groups
     that have some."""
+    entries: int
+    """How many entries its ring held, those included that no operation stands for."""
     is_status_whole: bool
     """Every status could be given the name of its group."""
     oddities: Counter[Oddity] = field(default_factory=Counter)
@@ -151,6 +153,7 @@ def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
         groups=groups,
         operations=operations,
         status=status,
+        entries=len(entries),
         is_status_whole=is_whole,
         oddities=oddities,
     )
@@ -285,6 +288,7 @@ def _with_end(part: Operation, call: Mapping[str, Any]) -> Operation:
         started_ns=to_stamp(call.get("time_discovered_started_ns")),
         completed_ns=completed_ns,
         is_complete=is_known or call.get("retired") is True,
+        is_end_seen=is_known,
         is_started=_STARTED.get(to_text(call.get("state"))),
     )
 
@@ -340,7 +344,7 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         peer=int(transfer[3][:9]) if transfer else -1,
         size_bytes=size_bytes,
         elements=None if size_bytes else elements_of(shapes) or None,
-        dtype=to_text(dtypes[0]) or None,
+        dtype=dtype_name(to_text(dtypes[0])) or None,
         created_ns=created_ns,
         started_ns=to_stamp(entry.get("time_discovered_started_ns")),
         completed_ns=completed_ns,
@@ -356,6 +360,7 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         place=_place(to_list(entry.get("frames"))),
         is_started=_STARTED.get(to_text(entry.get("state"))),
         is_complete=is_known or entry.get("retired") is True,
+        is_end_seen=is_known,
         duration_ns=round(length_ms * 1e6)
         if isinstance(length_ms, float) and 0 < length_ms < _LONGEST_MS
         else None,

@@ -21,6 +21,7 @@ from ...wording.message import Message, message
 from ..file_limits import left_out_files, missing_ranks, shared_notes
 from ..files import InputFile
 from .dump import Dump, Oddity, read_dump
+from .moments import Outdated, outdated
 from .tables import dump_tables
 
 
@@ -38,9 +39,12 @@ def import_flight_recorder(
         TraceFormatError: Two files claim one rank, or no file can be read.
     """
     dumps, damaged = _read_all(files)
+    older = outdated(dumps)
+    left_out = {one.dump.rank for one in older}
+    dumps = [dump for dump in dumps if dump.rank not in left_out]
     found = dump_tables(dumps)
     members = {rank for ranks in found.members.values() for rank in ranks}
-    world_size = max(members | {dump.rank for dump in dumps}) + 1
+    world_size = max(members | left_out | {dump.rank for dump in dumps}) + 1
     known = {
         "run_id": path.name,
         "world_size": world_size,
@@ -52,7 +56,7 @@ def import_flight_recorder(
         layout=None,
         ranks=tuple(dump.rank for dump in dumps),
         tables=found.tables,
-        limits=(*limits, *damaged, *_limits(dumps, world_size), *found.limits),
+        limits=(*limits, *damaged, *_limits(dumps, world_size), *_of(older), *found.limits),
         origin=FLIGHT_RECORDER,
     )
 
@@ -77,6 +81,12 @@ def _read_all(files: Sequence[InputFile]) -> tuple[list[Dump], list[Limit]]:
     if not by_rank:
         raise errors[0]
     return [by_rank[rank] for rank in sorted(by_rank)], left_out_files(errors)
+
+
+def _of(older: Sequence[Outdated]) -> Iterator[Limit]:
+    for one in older:
+        facts = {"rank": one.dump.rank, "group": one.group}
+        yield message("missing.older_dump", **facts, issued=one.issued, completed=one.completed)
 
 
 def _limits(dumps: Sequence[Dump], world_size: int) -> Iterator[Limit]:

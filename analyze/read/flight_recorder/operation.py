@@ -28,6 +28,8 @@ class Operation:
     started_ns: int | None
     completed_ns: int | None
     is_complete: bool
+    is_end_seen: bool
+    """Whether it is known to have ended; the recorder also lets go of what timed out."""
     is_started: bool | None
     """Whether its device had begun it; None if the dump does not tell."""
     input_bytes: int

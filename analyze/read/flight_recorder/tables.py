@@ -180,8 +180,8 @@ def _progress(
     """Yield how far each rank is in the collectives of each group it is in.
 
     The status of a group with transfers counts these too, differently on each
-    member, so there only the ring tells. A member whose complete status does not
-    mention a group has issued nothing in it. A rank of which only transfers are known has one row of no group.
+    member, so there only the ring tells. A member whose complete status, or whose ring from its first operation on,
+    does not mention a group has issued nothing in it. A rank of which only transfers are known has one row of no group.
     """
     with_transfers = {
         groups.of(dump.rank, operation.group)
@@ -197,8 +197,9 @@ def _progress(
             known = last.get(group_id, (0, 0))
             last[group_id] = (max(known[0], issued), max(known[1], completed))
         own = [group_id for group_id, ranks in members.items() if dump.rank in ranks]
-        for group_id in own if dump.is_status_whole else ():
-            if group_id not in with_transfers:
+        is_whole = _is_whole(dump)
+        for group_id in own:
+            if is_whole or (dump.is_status_whole and group_id not in with_transfers):
                 last.setdefault(group_id, (0, 0))
         if not last:
             none = {"group_id": NO_GROUP, "issued_seq": None, "completed_seq": None}
@@ -210,6 +211,12 @@ def _progress(
                 "issued_seq": max(issued, 0),
                 "completed_seq": max(completed, 0),
             }
+
+
+def _is_whole(dump: Dump) -> bool:
+    """Return whether a ring has lost nothing: it begins with the first operation, and all that follow are in it."""
+    records = {operation.record for operation in dump.operations}
+    return bool(records) and records == set(range(len(records))) and len(records) == dump.entries
 
 
 def _from_ring(dump: Dump, groups: GroupIdentity) -> dict[str, tuple[int, int]]:

@@ -21,7 +21,7 @@ from meshscope.probe.schema.tables import COLLECTIVE, GROUP, P2P
 from meshscope.probe.schema.terms import Axis, CollectiveKind, Direction, TimeSource
 
 from ...tables.arrays import combined
-from ..kernel_names import collective_kind, item_bytes
+from ..kernel_names import collective_kind, dtype_name, item_bytes
 from .columns import DeviceLinks, StepWindows, first_match
 from .counted import Counted
 from .event_columns import IntArray, Intervals, RoledEvents
@@ -163,7 +163,7 @@ def _row(
         "peer": peer,
         "kind": kind.value,
         "size_bytes": _size_bytes(found, args, kind),
-        "dtype": None if args.dtype is None else str(args.dtype),
+        "dtype": None if args.dtype is None else dtype_name(str(args.dtype)),
         "event_id": i,
         "recorded_seq": to_int(args.seq),
     }

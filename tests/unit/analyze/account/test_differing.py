@@ -83,11 +83,20 @@ def test_of_two_members_both_are_named():
     assert (list(found.different), found.usual_ranks) == ([0, 1], ())
 
 
-@pytest.mark.parametrize(
-    "kind", ["all_to_all", "all_gather", "reduce_scatter", "gather", "scatter", "other"]
-)
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_a_member_that_gives_or_gets_another_size_differs(kind):
+    """Fails when a gather into buffers of another length, of which the rest keeps what was there, is not said."""
+
+    def change(rank, step, issues):
+        return [(kind, 200 if rank == 2 and step == 3 else 400, "float32"), *issues]
+
+    (found,), _ = differing_collectives(job(change))
+    assert (list(found.different), found.what, found.first_step) == ([2], "size", 3)
+
+
+@pytest.mark.parametrize("kind", ["all_to_all", "all_gather", "reduce_scatter", "other"])
 def test_sizes_that_may_differ_do_not_count(kind):
-    """Fails when uneven splits, lists of uneven tensors, or the root of a gather, are called wrong."""
+    """Fails when uneven splits, or lists of uneven tensors, are called wrong."""
 
     def change(rank, step, issues):
         return [(kind, 100 * rank + step, "float32"), *issues]

@@ -9,9 +9,12 @@ from meshscope.probe.recording import unhandled
 
 def child(way, path):
     """End in some way, and write what was noted of it after that."""
-    unhandled.watch_unhandled()
+    told = []
+    unhandled.watch_unhandled(told.append)
     multiprocessing.util.Finalize(
-        None, lambda: path.write_text(str(unhandled.unhandled_exception())), exitpriority=0
+        None,
+        lambda: path.write_text(f"{unhandled.unhandled_exception()} {len(told)}"),
+        exitpriority=0,
     )
     if way == "raised":
         raise ValueError("secret")
@@ -29,11 +32,11 @@ def child(way, path):
 @pytest.mark.parametrize(
     ("way", "noted"),
     [
-        ("raised", "ValueError"),
-        ("caught by a launcher", "KeyError"),
-        ("status", "SystemExit"),
-        ("in order by exit", "None"),
-        ("in order", "None"),
+        ("raised", "ValueError 1"),
+        ("caught by a launcher", "KeyError 1"),
+        ("status", "SystemExit 0"),
+        ("in order by exit", "None 0"),
+        ("in order", "None 0"),
     ],
 )
 def test_the_exception_of_a_spawned_rank_is_noted(tmp_path, way, noted):

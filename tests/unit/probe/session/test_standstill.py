@@ -252,7 +252,7 @@ def test_backends_count_while_the_hooks_are_out(tmp_path, monkeypatch):
             dist.all_reduce(torch.ones(1))
         (count,) = session._hooks.operations_so_far().values()
         watch = StandstillWatch(
-            session._capture, session._hooks.operations_so_far, session.note_operations
+            session._capture, session._hooks.operations_so_far, session._note_operations
         )
         watch.look()
         watch.look()

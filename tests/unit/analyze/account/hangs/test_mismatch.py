@@ -98,11 +98,18 @@ def test_two_members_that_differ_are_both_named():
     assert (list(found.different), found.usual_ranks) == ([0, 1], ())
 
 
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_a_member_that_gives_or_gets_another_size_is_named(kind):
+    """Fails when the rank whose buffer ended a gather or scatter is said to have died, without the reason."""
+    (found,) = mismatches(of_rank_2((kind, 9000, "float32"), others=((kind, 4000, "float32"),)))
+    assert (list(found.different), found.what) == ([2], "size")
+
+
 @pytest.mark.parametrize(
-    "own", [("all_to_all", 9000, "float32"), ("all_to_all", 0, None), ("gather", 9000, "float32")]
+    "own", [("all_to_all", 9000, "float32"), ("all_to_all", 0, None), ("gather", 0, None)]
 )
 def test_sizes_that_may_differ_are_no_mismatch(own):
-    """Fails when unequal splits, the root of a gather, or a size that is not known is called a fault."""
+    """Fails when unequal splits, or a size that is not known, are called a fault."""
     usual = (own[0], 4000, own[2])
     assert mismatches(of_rank_2(own, others=(usual,))) == []
 
@@ -159,7 +166,8 @@ def test_file_and_line_of_a_flight_recorder(tmp_path):
     own, usual = found.claim.values["own"], found.claim.values["usual"]
     assert (own.values["size_bytes"], usual.values["size_bytes"]) == (32, 16)
     text = " | ".join(map(str, found.evidence))
-    assert "Rank 2: all_reduce of 32 bytes (Float), at train_step (train.py:250)" in text
+    assert "Rank 2: all_reduce of 32 bytes (float32), at train_step (train.py:250)" in text
+    assert found.remedy.code == "mismatch.remedy_two_lines"
     assert "at train_step (train.py:200)" in text
 
 
@@ -295,12 +303,22 @@ def test_the_line_of_what_the_others_wait_in(tmp_path):
     assert any("train_step (train.py:100)" in str(fact) for fact in found.evidence)
 
 
-def test_a_rank_with_fewer_batches_ended_in_order():
-    """Fails when a rank that had fewer batches is said to hang, or to have crashed."""
-    tails = {0: [BASE[0]], 1: [BASE[0]], 2: [], 3: [BASE[0]]}
-    trace = broken_off(tails, statuses={0: SIGTERM, 1: 256, 2: 0, 3: 256})
+@pytest.mark.parametrize(
+    ("ended", "steps", "cause", "claim"),
+    [
+        ([2], (5, 5), "fewer_batches", "Rank 2 ended normally with fewer batches: 3 ranks still waited for more"),
+        ([0, 1, 3], (5, 5), "fewer_batches", "Rank 2 went on to more batches: 3 ranks had ended normally"),
+        ([0, 1, 3], (5, 4), "mismatch_extra", "Rank 2 issued more collectives in as many steps: 3 ranks had ended normally"),
+        ([2], (5, 4), "mismatch_left_out", "Rank 2 issued fewer collectives in as many steps, and ended: 3 ranks still waited"),
+    ],
+)  # fmt: skip
+def test_a_rank_with_fewer_or_more_batches_than_the_others(ended, steps, cause, claim):
+    """Fails when a rank that had another number of batches is said to hang, or when the others are named for it."""
+    tails = {rank: [] if rank in ended else [BASE[0]] for rank in range(4)}
+    statuses = {rank: 0 if rank in ended else 256 for rank in range(4)}
+    trace = broken_off(tails, statuses=statuses)
     rows = trace.frame("progress").astype(object)
-    rows.loc[rows["rank"] == 2, ["completed_seq", "ended_ns"]] = [27, 10**12 - 1]
+    rows.loc[rows["rank"].isin(ended), ["completed_seq", "ended_ns"]] = [27, 10**12 - 1]
     progress = rows.where(rows.notna(), None).drop(columns=["ended_by"]).to_dict("records")
     columns = ["axis", "wait_start_ns", "wait_end_ns"]
     collective = trace.frame("collective").astype(object).drop(columns=columns)
@@ -309,11 +327,17 @@ def test_a_rank_with_fewer_batches_ended_in_order():
         group=[{"group_id": "a", "ranks": [0, 1, 2, 3]}],
         progress=progress,
         collective=collective.where(collective.notna(), None).to_dict("records"),
+        step=[
+            {"rank": rank, "step": step, "start_ns": step, "dur_ns": 1}
+            for rank in range(4)
+            for step in range(steps[rank not in ended])
+        ],
     )
     (finding,) = hang_findings(trace)
-    assert (finding.kind, finding.cause, finding.where["ranks"]) == ("hang", "fewer_batches", [2])
-    assert "Join" in str(finding.remedy)
-    assert "sampler" in str(finding.remedy)
+    assert (finding.kind, finding.cause, finding.where["ranks"]) == ("hang", cause, [2])
+    assert str(finding.claim) == claim
+    is_batch = cause == "fewer_batches"
+    assert all((word in str(finding.remedy)) is is_batch for word in ("Join", "sampler"))
 
 
 def stepped(tails, *, ended, shift=0):

@@ -12,7 +12,7 @@ from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.findings.measure import NoStepsError
 from meshscope.analyze.findings.rules.ended import ends_of, how_it_ended
 from meshscope.analyze.output.text import to_text
-from meshscope.probe.schema.standstill_tables import PROGRESS
+from meshscope.probe.schema.standstill_tables import PROGRESS, STANDING
 from meshscope.probe.schema.tables import TABLES
 from meshscope.probe.schema.terms import Severity
 
@@ -160,6 +160,72 @@ def test_the_way_in_which_all_ended_is_reported(ends, kind, severity, claim):
         assert one.severity == severity
         assert str(one.claim) == claim
         assert str(one.evidence[0]) == "All processes ended within 3.00 ms, rank 0 first"
+
+
+@pytest.mark.parametrize(("in_order", "named"), [((0,), [0]), ((0, 1, 3), [2])])
+def test_of_those_that_ended_and_those_that_failed_the_fewer_are_named(in_order, named):
+    """Fails when the ranks that were right are named because one had a batch more."""
+    ends = {r: (0, 0, None) if r in in_order else (900, 256, "RuntimeError") for r in ALL}
+    (found,) = ends_of(job(ends))
+    assert (found.kind, found.cause, found.where["ranks"]) == ("crash", "ended_first", named)
+
+
+TORCH = "/v/torch/distributed/distributed_c10d.py"
+
+
+def seen(trace, stacks):
+    """Return a capture with the innermost function of ranks: file, function and moment of each."""
+    rows = [
+        {"rank": rank, "depth": 0, "function": function, "file": file, "line": 7,
+         "goes_on": False, "moment": moment, "time_ns": LAST}
+        for rank, (file, function, moment) in stacks.items()
+    ]  # fmt: skip
+    return trace.with_tables({"standing": STANDING.conform(pa.Table.from_pylist(rows))})
+
+
+def test_who_only_lost_a_peer_did_not_die_first():
+    """Fails when the rank whose exit was quicker is named for the error of another one."""
+    ends = {r: (r, 256, "RuntimeError") for r in ALL} | {2: (400, 256, "ValueError")}
+    lost = dict.fromkeys((0, 1, 3), (TORCH, "all_reduce", "peer_lost"))
+    trace = seen(job(ends), lost | {2: ("/job/data.py", "decode", "raised")})
+    (found,) = ends_of(trace)
+    assert (found.kind, found.where["ranks"], found.confidence) == ("crash", [2], 0.9)
+    assert "Rank 2 raised the exception in decode (data.py:7)" in map(str, found.evidence)
+
+
+def test_an_error_out_of_a_call_of_communication_may_be_of_a_peer():
+    """Fails when a text of a backend that is not known, or a check that all fail, blames the first rank to end."""
+    ends = {r: (r, 256, "RuntimeError") for r in ALL}
+    trace = seen(job(ends), dict.fromkeys(ALL, (TORCH, "all_reduce", "raised")))
+    assert died_first(trace, 10.0 * STEP_NS) is None
+    (found,) = ends_of(trace)
+    assert (found.where["ranks"], found.confidence) == (list(ALL), 0.8)
+    assert (
+        str(found.claim)
+        == "All 4 ranks failed by RuntimeError in all_reduce (distributed_c10d.py:7)"
+    )
+
+
+def test_a_long_wait_for_a_rank_that_was_killed_says_so():
+    """Fails when nobody is told that the kernel killed a rank that took too long over its checkpoint."""
+    ends = dict.fromkeys(ALL, (60050, 256, "RuntimeError")) | {2: (60_000, SIGKILL, None)}
+    found = ends_of(job(ends, behind=(2,), steps=20))[0]
+    assert (found.kind, found.where["ranks"]) == ("hang", [2])
+    assert "Rank 2 ended by SIGKILL" in map(str, found.evidence)
+
+
+def test_who_was_elsewhere_when_the_others_gave_up_is_named():
+    """Fails when the rank whose wait timed out first is said to have died, not who did not come."""
+    ends = dict.fromkeys(ALL, (4000, 256, "RuntimeError")) | {2: (4100, SIGTERM, None)}
+    gave_up = dict.fromkeys((0, 1, 3), (TORCH, "monitored_barrier", "timed_out"))
+    trace = seen(job(ends, steps=20), gave_up | {2: ("/job/io.py", "load_shard", "other_died")})
+    (found,) = ends_of(trace)
+    assert (found.kind, found.where["ranks"]) == ("hang", [2])
+    assert str(found.claim).startswith("Rank 2 did not come to monitored_barrier, where 3 ranks")
+    assert any(
+        str(fact) == "Rank 2, when another rank ended: in load_shard (io.py:7)"
+        for fact in found.evidence
+    )
 
 
 def test_a_healthy_job_that_is_interrupted_did_not_hang():

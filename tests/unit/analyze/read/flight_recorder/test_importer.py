@@ -102,7 +102,7 @@ def test_a_collective_becomes_a_row(tmp_path, form):
     assert (reduced["kind"], reduced["size_bytes"], reduced["dtype"]) == (
         "all_reduce",
         64,
-        "BFloat16",
+        "bfloat16",
     )
     assert reduced["end_ns"] is None or str(reduced["end_ns"]) == "<NA>"
     progress = trace.frame("progress").set_index("group_id")
@@ -393,3 +393,60 @@ def test_all_parts_of_a_coalesced_call_are_compared(tmp_path):
     assert ["28 bytes" in str(one) or "30 bytes" in str(one) for one in finding.evidence[:2]] == [
         True
     ] * 2
+
+
+def of_world(rank, issued, completed, *, seen=True):
+    """Return a dump of a group of two: reductions up to a number, the first ones complete, ends seen or not."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    entries = []
+    for seq in range(1, issued + 1):
+        done = {"retired": True, "state": "completed" if seen else "started"}
+        done |= {"time_discovered_completed_ns": 1_700_000_000_000_009_000} if seen else {}
+        changed = done if seq <= completed else {}
+        entries.append(entry(seq, group=("0", "default_pg"), number=0, record=seq - 1, **changed))
+    return dump(entries, {"0": (issued, completed)}, groups=(), pg_config=config, rank=rank)
+
+
+@pytest.mark.parametrize(("seen", "ranks"), [(True, (0,)), (False, (0, 1))])
+def test_a_dump_from_before_the_others_is_left_out(tmp_path, seen, ranks):
+    """Fails when the rank whose dump is older is said not to have arrived, or one whose peers gave up is no more."""
+    dumps = {0: of_world(0, 6, 5, seen=seen), 1: of_world(1, 3, 3)}
+    trace = import_trace(write(tmp_path, dumps))
+    assert trace.ranks == ranks
+    assert mentions(trace, "dump of rank 1", "made before the others") is seen
+
+
+@pytest.mark.parametrize(("first", "claim"), [(0, "hang.deadlock"), (7, "hang.stuck_unknown")])
+def test_a_ring_that_lost_nothing_tells_what_its_rank_never_issued(tmp_path, first, claim):
+    """Fails when all members are said to have issued what only one did, because transfers use the group too."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    reduced = entry(1, group=("0", "default_pg"), number=0, record=first)
+    received = entry(1, "nccl:recv 1<-0", ("0", "default_pg"), number=0, record=first)
+    dumps = {
+        rank: dump([own], {"0": (1, 0)}, groups=(), pg_config=config)
+        for rank, own in enumerate((reduced, received))
+    }
+    found = diagnose(import_trace(write(tmp_path, dumps))).findings[0]
+    assert found.claim.code == claim
+
+
+def test_a_rank_without_a_dump_is_not_said_to_have_issued_anything(tmp_path):
+    """Fails when the members of a group are those that left a dump, and all of these wait for one that did not."""
+    reduced = {
+        "record_id": 0, "pg_id": 0, "seq_id": 1, "profiling_name": "nccl:all_reduce", "state": "started",
+        "time_created_ns": 1_700_000_000_000_000_000, "input_sizes": [[4]], "output_sizes": [[4]],
+    }  # fmt: skip
+    trace = import_trace(write(tmp_path, {rank: [reduced] for rank in (0, 1, 3)}))
+    found = diagnose(trace).findings[0]
+    assert (found.claim.code, found.claim.values["unknown"]) == ("hang.stuck_unknown", [2])
+
+
+def test_lines_of_one_operation_are_told_with_their_ranks(tmp_path):
+    """Fails when a rank that stands at another line, in an operation of the same size, is not to be found."""
+    dumps = {}
+    for rank, line in enumerate((200, 250)):
+        dumps[rank] = of_world(rank, 1, 0)
+        dumps[rank]["entries"][0]["frames"] = [{"name": "f", "filename": "t.py", "line": line}]
+    (finding, *_) = diagnose(import_trace(write(tmp_path, dumps))).findings
+    said = " ".join(map(str, finding.evidence))
+    assert "f (t.py:200) on rank 0 and f (t.py:250) on rank 1" in said

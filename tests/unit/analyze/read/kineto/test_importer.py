@@ -13,7 +13,12 @@ import pytest
 from tests.texts import texts
 
 from meshscope.analyze.read import import_trace
-from meshscope.analyze.read.kernel_names import collective_kind, item_bytes, kernel_category
+from meshscope.analyze.read.kernel_names import (
+    collective_kind,
+    dtype_name,
+    item_bytes,
+    kernel_category,
+)
 from meshscope.analyze.read.kineto.groups import parse_ranks
 from meshscope.analyze.read.kineto.stamps import microseconds_to_ns
 from meshscope.probe.schema.errors import TraceFormatError
@@ -345,6 +350,15 @@ def test_element_sizes():
     """Message sizes of reduced precision would be wrong."""
     names = ["Float", "c10::BFloat16", "Long", "Float8_e4m3fn", "Nonsense"]
     assert [item_bytes(name) for name in names] == [4, 2, 8, 1, 0]
+
+
+def test_element_types_are_named_as_the_probe_names_them():
+    """A line of the program, which is kept by element type, would not be found for a dump."""
+    torch = pytest.importorskip("torch")
+    written = {"Half": "float16", "Double": "float64", "Char": "int8", "ComplexFloat": "complex64"}
+    assert {name: dtype_name(name) for name in written} == written
+    assert all(isinstance(getattr(torch, name), torch.dtype) for name in written.values())
+    assert dtype_name("torch.bfloat16") == dtype_name("c10::BFloat16") == "bfloat16"
 
 
 def test_member_lists_that_are_cut_short_are_not_believed():
