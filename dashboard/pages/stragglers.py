@@ -29,6 +29,8 @@ KNOB = "whatif-knob"
 _MOST_RANKS = 512
 """Ranks that the list of repairs offers; the address takes every rank."""
 _NONE = "\N{EN DASH}"
+_TOO_FEW_STEPS = ("jitter.remedy_one_step", "jitter.remedy_few_steps")
+"""Advice of findings for which a rank may be slow, and the steps do not tell."""
 _ERRORS = {
     "steps_ns": "95 % interval of the mean gain over the steps",
     "simulation_ns": "simulation of the schedule",
@@ -99,6 +101,11 @@ def _suspects(run: LoadedRun, rows: Sequence[Row], state: ViewState) -> Componen
         why = sentence(str(nothing_found(run.diagnosis)))
         if run.diagnosis.unknown_causes or not run.diagnosis.findings:
             return card("Suspects", [empty("No rank is named", why)])
+        few = next(
+            (one for one in run.diagnosis.findings if one.remedy.code in _TOO_FEW_STEPS), None
+        )
+        if few is not None:
+            return card("Suspects", [empty("No rank is named", sentence(str(few.remedy)))])
         why = "No rank, stage or clock is slower than its peers by more than chance. Other findings are on the page Findings."
         return card("Suspects", [empty("No rank is slow", why)])
     cells = [

@@ -8,6 +8,7 @@ import pytest
 from plotly.utils import PlotlyJSONEncoder
 from tests.unit.dashboard.conftest import SLOW_RANK, write_job, write_synthetic
 
+from meshscope.analyze.synthetic import SyntheticJob, generate, write_run
 from meshscope.dashboard.answers.suspects import found_choices, knobs, place_choices, suspects
 from meshscope.dashboard.answers.trend import trend
 from meshscope.dashboard.answers.views import repaired_pair
@@ -18,6 +19,7 @@ from meshscope.dashboard.pages.stragglers import result
 from meshscope.dashboard.plain.units import duration
 from meshscope.dashboard.runs.store import RunStore
 from meshscope.dashboard.view.state import ViewState, parse_query
+from meshscope.probe.schema.layout import ParallelLayout
 
 ADDRESS = "/run/job/stragglers"
 FIXED = f"?fix=rank%3D{SLOW_RANK}"
@@ -89,6 +91,15 @@ def test_an_unseen_wait_says_what_to_record(runs_dir, store):
     text = _text(page_of(store, "/run/silent/stragglers", ""))
     assert "Repairs cannot be replayed" in text
     assert "MESHSCOPE_LEVEL=collectives" in text
+
+
+def test_two_steps_are_no_all_clear(tmp_path):
+    """Fails when the page says that no rank is slow after steps that cannot tell."""
+    job = SyntheticJob(layout=ParallelLayout(dp=8), steps=2, jitter_cv=0.2)
+    run_id = write_run(job, *generate(job), tmp_path).name
+    text = _text(page_of(RunStore(tmp_path), f"/run/{run_id}/stragglers", ""))
+    assert "these cannot tell chance from a slow rank" in text
+    assert "No rank is slow" not in text
 
 
 def test_suspects_carry_what_repairs_them(store):
