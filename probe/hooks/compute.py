@@ -145,10 +145,12 @@ def _module_call(
         else:
             return original(module, *args, **kwargs)
         calls.note(module)
-        if activity.observer is None or around is not None:
+        if (observer := activity.observer) is None:
             return compute_span(source, place, original, (module, *args), kwargs, entered_ns)
-        result = compute_span(source, place, original, (module, *args), kwargs, entered_ns)
-        _observe_result(activity, source, result)
+        call = observer.watched(original, again=around is not None)
+        result = compute_span(source, place, call, (module, *args), kwargs, entered_ns)
+        if around is None:
+            _observe_result(activity, source, result)
         return result
 
     return wraps(original)(module_call)
@@ -167,7 +169,7 @@ def _count(
         tokens = model.tokens(module, args, kwargs)
         activity.tokens += tokens
         if activity.observer is not None:
-            activity.observer.add_tokens(tokens)
+            activity.observer.add_tokens(tokens, model.length)
     except Exception as error:  # noqa: BLE001 - counted; training goes on
         source.failed(error)
 
