@@ -24,7 +24,7 @@ from ..clock import now_ns
 from ..compat.torch_names import has_compiled, is_compiling, is_in_autograd, wrapper_frame_ns
 from ..job.run_facts import RunFacts
 from ..schema.terms import SpanKind
-from .base import BACKWARD_KINDS, Activity, Capture, Patches, Place, Source, compute_span
+from .base import BACKWARD_KINDS, NO_SPANS, Activity, Capture, Patches, Place, Source, compute_span
 from .model_watch import ModelWatch
 from .module_calls import ModuleCalls
 from .work_observer import WorkObserver
@@ -170,8 +170,18 @@ def _count(
         activity.tokens += tokens
         if activity.observer is not None:
             activity.observer.add_tokens(tokens, model.length)
+        _record_lengths(activity, source.capture, model, tokens)
     except Exception as error:  # noqa: BLE001 - counted; training goes on
         source.failed(error)
+
+
+def _record_lengths(activity: Activity, capture: Capture, model: ModelWatch, tokens: int) -> None:
+    """Record the work of a microbatch whose sequences are not as long as others; the training code knows it better."""
+    if not tokens or capture.states_sequences or capture.level == NO_SPANS:
+        return
+    recorder, number = capture.recorder, activity.microbatch
+    if (work := model.unlike_work(recorder.step, number, tokens)) is not None:
+        recorder.record_microbatch(number, *work)
 
 
 def _observe_result(activity: Activity, source: Source, result: Any) -> None:

@@ -49,7 +49,9 @@ class ModelWatch:
     def __init__(self, learn: Learn, *, is_whole: bool = True) -> None:
         self._learn = learn
         self._is_whole = is_whole
-        self.length = 0
+        self.length = self._first_length = 0
+        self._are_unlike = False
+        self._microbatch, self._work = (-1, -1), (0, 0)
         self._is_described = False
 
     def tokens(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
@@ -70,8 +72,26 @@ class ModelWatch:
         self.length = int(ids.shape[1])
         if not self._is_described:
             self._is_described = True
+            self._first_length = self.length
             self._tell(module, self.length)
         return int(ids.numel())
+
+    def unlike_work(self, step: int, microbatch: int, tokens: int) -> tuple[int, int] | None:
+        """Return the tokens of a microbatch so far, and the sum of their squared lengths.
+
+        None while all sequences have the length of the first: the description has it.
+
+        Args:
+            step: The step of the last call that ``tokens`` was told of.
+            microbatch: Its microbatch; several calls may have the same.
+            tokens: What that call was given.
+        """
+        if self._microbatch != (step, microbatch):
+            self._microbatch, self._work = (step, microbatch), (0, 0)
+        before, squares = self._work
+        self._work = before + tokens, squares + tokens * self.length
+        self._are_unlike |= self.length != self._first_length
+        return self._work if self._are_unlike else None
 
     def _tell(self, module: Any, length: int) -> None:
         config = config_of(module)
