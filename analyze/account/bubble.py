@@ -54,6 +54,10 @@ def pipeline_bubble(trace: Trace, ledger: Ledger, unseen: tuple[str, ...] = ()) 
     return Bubble(measured, ideal, by_stage, unknown)
 
 
+_USUAL = 0.7
+"""Share of the steps that have the usual number of microbatches, if there is one."""
+
+
 def _ideal(trace: Trace) -> tuple[float | None, Text]:
     layout = trace.layout
     assert layout is not None
@@ -70,23 +74,40 @@ def _ideal(trace: Trace) -> tuple[float | None, Text]:
 def microbatches_of(trace: Trace) -> int | None:
     """Return the microbatches of a step: as stated, else as many as the spans name.
 
-    Where a rank of ours has no steps, its passes are numbered from the start of the capture.
+    None where steps have unlike numbers of them. Where a rank of ours has no steps, its passes are numbered
+    from the start of the capture.
     """
     stated = trace.run.get("microbatches")
     if isinstance(stated, int):
         return stated
     if unsure_microbatches(trace):
         return None
-    spans = trace.frame("span")
     if trace.capabilities.counts_steps_by_rank:
-        # After the last border the count goes on without end; one odd step does not stand for all.
-        spans = spans[spans["step"].isin(trace.frame("step")["step"]) & (spans["microbatch"] >= 0)]
-        by_step = spans.groupby(["rank", "step"])["microbatch"].max()
+        by_step = _counts_by_step(trace)
         usual = by_step.groupby(level="rank").agg(lambda own: own.mode().max())
-        # Ranks that accumulate unequal numbers have none in common.
-        return int(usual.iloc[0]) + 1 if usual.nunique() == 1 else None
-    seen = spans["microbatch"]
+        # Ranks that accumulate unequal numbers have none in common; one odd step does not stand for all.
+        if usual.nunique() != 1 or (by_step == usual.iloc[0]).mean() < _USUAL:
+            return None
+        return int(usual.iloc[0])
+    seen = trace.frame("span")["microbatch"]
     return int(seen.max()) + 1 if len(seen) and seen.max() >= 0 else None
+
+
+def microbatch_range(trace: Trace) -> tuple[int, int] | None:
+    """Return the least and the most microbatches of a step where steps or ranks have unlike numbers, else None."""
+    is_one = isinstance(trace.run.get("microbatches"), int) or microbatches_of(trace) is not None
+    if is_one or not trace.capabilities.counts_steps_by_rank or unsure_microbatches(trace):
+        return None
+    counts = _counts_by_step(trace)
+    return (int(counts.min()), int(counts.max())) if len(counts) else None
+
+
+def _counts_by_step(trace: Trace) -> pd.Series:
+    """Return the microbatches by rank and step: after the last border the count goes on without end."""
+    spans = trace.frame("span")
+    spans = spans[spans["step"].isin(trace.frame("step")["step"]) & (spans["microbatch"] >= 0)]
+    counts: pd.Series = spans.groupby(["rank", "step"])["microbatch"].max() + 1
+    return counts
 
 
 def schedule_of(trace: Trace) -> str | None:

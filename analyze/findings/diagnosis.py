@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from ..account.bubble import microbatches_of, schedule_of
+from ..account.bubble import microbatch_range, microbatches_of, schedule_of
 from ..account.recording import probe_cost
 from ..account.refinement import SLOWED, Refinement, refine_compute, refine_ledger
 from ..align.attempts import attempts_of
@@ -119,6 +119,8 @@ def _run_header(account: Account) -> dict[str, object]:
         run[axis] = getattr(layout, axis) if layout is not None else run.get(axis)
     run["schedule"] = schedule_of(trace)
     run["microbatches"] = microbatches_of(trace)
+    if run["microbatches"] is None and (unlike := microbatch_range(trace)) is not None:
+        run["microbatch_range"] = list(unlike)
     run["model"] = json.loads(text) if isinstance(text := run.get("model"), str) else None
     run["origin"] = trace.origin
     run["captured_ranks"] = len(trace.ranks)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,7 @@ from meshscope.probe.schema.model import (
 from meshscope.probe.schema.model import flops_per_token as flops_of_description
 from meshscope.probe.schema.model.counts import (
     head_flops,
+    idle_parameters,
     layer_flops,
     products_of_sizes,
     total_parameters,
@@ -103,6 +104,12 @@ __all__ = [
 
 _SAME = 0.005
 """Models whose FLOPs differ by less need not be separated."""
+_NOTHING_SEEN: dict[str, Any] = {
+    **dict.fromkeys(("ran_products", "ran_layers", "ran_keys", "ran_attention"), 0.0),
+    **dict.fromkeys(("seen_products", "unseen_weights"), 0.0),
+    **dict.fromkeys(("headless", "varies", "mixed"), False),
+}
+"""Fields of what was seen to run, where nothing was."""
 _UNLIKE = 0.02
 """Stated parameters that differ by more from those of the stated sizes contradict them."""
 
@@ -163,22 +170,47 @@ def _as_it_ran(known: KnownModel, model: ModelDescription, run: Mapping[str, obj
     split = [axis for axis in ("tp", "pp", "ep") if (run.get(axis) or 1) != 1]
     if split:
         # A rank sees its own part alone, which may have no head.
-        model = replace(model, ran_products=0.0, ran_layers=0.0, headless=False, varies=False)
+        model = replace(model, **_NOTHING_SEEN)
         if model.counted:
             return KnownModel(None, message("lacks.whole_model", axes=split))
-    if not model.ran_products and (doubt := _doubt(model)) is not None:
+    if (run.get("cp") or 1) != 1:
+        # A rank has its own part of a sequence.
+        model = replace(model, ran_keys=0.0, ran_attention=0.0)
+    if (doubt := _doubt(model)) is not None:
         return KnownModel(None, doubt)
     notes = (*known.notes, *_counted_notes(model), *_ran_notes(model))
     return KnownModel(model, "", notes)
 
 
 def _doubt(model: ModelDescription) -> Message | None:
-    """Return why sizes alone do not tell the FLOPs, None where they do."""
+    """Return why neither what ran nor sizes tell the FLOPs, None where they do."""
+    if model.ran_products:
+        unseen = model.counted and not model.ran_attention
+        return message("lacks.attention") if unseen else None
     if model.varies:
         return message("lacks.like_steps")
+    if model.mixed:
+        return message("lacks.attention_of_several")
     if model.frozen:
         return message("lacks.frozen_weights")
-    return message("lacks.output_head") if model.headless else None
+    if model.headless:
+        return message("lacks.output_head")
+    return None if _fits_what_was_seen(model) else message("lacks.seen_like_sizes", **_seen(model))
+
+
+def _seen(model: ModelDescription) -> dict[str, float]:
+    return {"seen": model.seen_products, "sizes": float(products_of_sizes(model))}
+
+
+def _fits_what_was_seen(model: ModelDescription) -> bool:
+    """Return whether sizes give the products that were seen, and once each weight that was not.
+
+    Of experts in one tensor, a token does not pass all.
+    """
+    if not model.seen_products and not model.unseen_weights:
+        return True
+    sizes, both = products_of_sizes(model), model.seen_products + model.unseen_weights
+    return any(abs(both - idle - sizes) <= _UNLIKE * sizes for idle in (0, idle_parameters(model)))
 
 
 def _counted_notes(model: ModelDescription) -> tuple[Limit, ...]:

@@ -63,6 +63,7 @@ class Capture:
         sources: All sources that were made and are still in use.
         meter: What the hooks take.
         level: Position in CaptureLevel of what is recorded now.
+        states_sequences: Whether the training code says how long its sequences are.
         device_times: Times compute spans on the device; None where that is off.
         device_works: Times operations whose end only the device sees; None where that is off.
         native_waits: Makes a call in which C++ code may wait for communication of its own, with its
@@ -83,6 +84,7 @@ class Capture:
         self.sources: WeakSet[Source] = WeakSet()
         self.meter = CostMeter()
         self.level = NO_WORD
+        self.states_sequences = False
         self.device_times: SpanTimer | None = None
         self.device_works: WorkTimer | None = None
         self.native_waits: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None

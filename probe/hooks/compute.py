@@ -24,7 +24,7 @@ from ..clock import now_ns
 from ..compat.torch_names import has_compiled, is_compiling, is_in_autograd, wrapper_frame_ns
 from ..job.run_facts import RunFacts
 from ..schema.terms import SpanKind
-from .base import BACKWARD_KINDS, Activity, Capture, Patches, Place, Source, compute_span
+from .base import BACKWARD_KINDS, NO_SPANS, Activity, Capture, Patches, Place, Source, compute_span
 from .model_watch import ModelWatch
 from .module_calls import ModuleCalls
 from .work_observer import WorkObserver
@@ -145,10 +145,12 @@ def _module_call(
         else:
             return original(module, *args, **kwargs)
         calls.note(module)
-        if activity.observer is None or around is not None:
+        if (observer := activity.observer) is None:
             return compute_span(source, place, original, (module, *args), kwargs, entered_ns)
-        result = compute_span(source, place, original, (module, *args), kwargs, entered_ns)
-        _observe_result(activity, source, result)
+        call = observer.watched(original, again=around is not None)
+        result = compute_span(source, place, call, (module, *args), kwargs, entered_ns)
+        if around is None:
+            _observe_result(activity, source, result)
         return result
 
     return wraps(original)(module_call)
@@ -167,9 +169,19 @@ def _count(
         tokens = model.tokens(module, args, kwargs)
         activity.tokens += tokens
         if activity.observer is not None:
-            activity.observer.add_tokens(tokens)
+            activity.observer.add_tokens(tokens, model.length)
+        _record_lengths(activity, source.capture, model, tokens)
     except Exception as error:  # noqa: BLE001 - counted; training goes on
         source.failed(error)
+
+
+def _record_lengths(activity: Activity, capture: Capture, model: ModelWatch, tokens: int) -> None:
+    """Record the work of a microbatch whose sequences are not as long as others; the training code knows it better."""
+    if not tokens or capture.states_sequences or capture.level == NO_SPANS:
+        return
+    recorder, number = capture.recorder, activity.microbatch
+    if (work := model.unlike_work(recorder.step, number, tokens)) is not None:
+        recorder.record_microbatch(number, *work)
 
 
 def _observe_result(activity: Activity, source: Source, result: Any) -> None:

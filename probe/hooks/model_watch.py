@@ -12,11 +12,12 @@ from collections import UserDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..compat.batched import is_batched_inside
 from ..schema.errors import ConfigError
 from ..schema.model import ModelDescription
 from ..schema.model.fields import model_fields
 from .model_modules import fields_of_modules
-from .work_observer import doubts_of
+from .module_products import doubts_of
 
 _STAGE_MODULE = "torch.distributed.pipelining.stage"
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "model")
@@ -40,11 +41,17 @@ class ModelWatch:
     Args:
         learn: Told the facts.
         is_whole: Whether a module is a whole model, whose modules may be counted; a pipeline stage is not.
+
+    Attributes:
+        length: Tokens of each sequence that the last call was given.
     """
 
     def __init__(self, learn: Learn, *, is_whole: bool = True) -> None:
         self._learn = learn
         self._is_whole = is_whole
+        self.length = self._first_length = 0
+        self._are_unlike = False
+        self._microbatch, self._work = (-1, -1), (0, 0)
         self._is_described = False
 
     def tokens(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
@@ -60,10 +67,31 @@ class ModelWatch:
                 return 0
         except AttributeError:  # no tensor
             return 0
+        if is_batched_inside(ids):
+            return 0  # One of many at a time: how many is not to be seen.
+        self.length = int(ids.shape[1])
         if not self._is_described:
             self._is_described = True
-            self._tell(module, int(ids.shape[1]))
+            self._first_length = self.length
+            self._tell(module, self.length)
         return int(ids.numel())
+
+    def unlike_work(self, step: int, microbatch: int, tokens: int) -> tuple[int, int] | None:
+        """Return the tokens of a microbatch so far, and the sum of their squared lengths.
+
+        None while all sequences have the length of the first: the description has it.
+
+        Args:
+            step: The step of the last call that ``tokens`` was told of.
+            microbatch: Its microbatch; several calls may have the same.
+            tokens: What that call was given.
+        """
+        if self._microbatch != (step, microbatch):
+            self._microbatch, self._work = (step, microbatch), (0, 0)
+        before, squares = self._work
+        self._work = before + tokens, squares + tokens * self.length
+        self._are_unlike |= self.length != self._first_length
+        return self._work if self._are_unlike else None
 
     def _tell(self, module: Any, length: int) -> None:
         config = config_of(module)

@@ -33,6 +33,7 @@ class SequenceStatements:
         if not self.source.on:
             return
         entered_ns, capture = now_ns(), self._capture
+        capture.states_sequences = True
         try:
             recorder = capture.recorder
             if recorder.step != self._step:

@@ -1,9 +1,10 @@
-"""What the modules of a model multiply in two early steps: which ran, how often, on how many rows.
+"""What a model multiplies in two early steps: which matrices, how often, on how many rows.
 
 Sizes alone do not tell that. A block may run in a loop, a head on the last token only, a tower
 never; frozen weights have no gradient of their own, and a reference model has no backward pass.
-In two steps the wrapper of ``Module.__call__`` hands each call on to here before it is made. Nothing is
-put on a module, and no value is read: shapes and flags alone. After that the wrapper is as before.
+In two steps the wrapper of ``Module.__call__`` hands each call on to here before it is made, and a mode of
+torch hands on what functions multiply: attention, and weights without a module. Nothing is put on a
+module, and no value is read: shapes and flags alone. After that the wrapper is as before.
 
 A product of R rows with a matrix of N weights takes 2 R N FLOPs forward, as many again for the
 gradient of its input, where that has one, and as many for the gradient of the weights. What is
@@ -15,14 +16,19 @@ anew: once it has compiled anything, nothing is observed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
 from ..compat.torch_names import runs_without_python
 from ..cost import CostMeter
+from ..safety.program_signals import pass_on
 from ..schema.terms import SpanKind
+from .function_products import Product, function_mode, products_of, shapes_of
 from .model_modules import entries_of_longest_list
+from .module_products import OTHERS_FRAC, ModulePart, is_crossed, is_unused, other_matrices
+from .step_work import StepWork, observed_fields
 
 _STEPS = 2
 """Steps that are observed. Where they differ, two are no mean of a run."""
@@ -30,38 +36,10 @@ _FIRST_STEP = 1
 """The first step has what is done once: sanity checks, lazy modules, compilation."""
 _LAST_STEP = 6
 """From the step after it on a job far over its budget is recorded in windows."""
-_SAME = 0.01
-"""Steps whose work of a token differs by more are unlike."""
-_OTHERS_FRAC = 0.01
-"""Share of the weights whose products may stay unseen: positions, small projections."""
 _NO_GRADIENT, _PER_TRAINING = 1, 3
 """Parts of training that a product takes part in: forward, gradient of the input, of the weights."""
 
 Learn = Callable[[Mapping[str, Any]], None]
-
-
-class StepWork(NamedTuple):
-    """What one step multiplied, in weights times rows; a third each for the three parts of training."""
-
-    tokens: int
-    trained: float
-    forward_only: float
-    layers: float
-    is_whole: bool
-    has_head: bool
-
-
-class _Part:
-    """One module: what its call multiplies."""
-
-    __slots__ = ("has_run", "is_layer", "module", "pending", "weights", "width")
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-        self.weights, self.width = product_of(module)
-        self.is_layer = self.has_run = False
-        self.pending = 0
-        """Calls under reentrant checkpointing: their gradients come with the recomputation."""
 
 
 class WorkObserver:
@@ -84,12 +62,20 @@ class WorkObserver:
         self._begin()
 
     def _begin(self) -> None:
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, ModulePart] = {}
         self._roots: list[Any] = []
         self._vocabularies: dict[int, Any] = {}
+        self._head_shapes: set[Any] = set()
         self._inside: set[int] = set()
+        self._used: set[Any] = set()
+        self._widths: set[int] = set()
+        self._unpaid: Counter[tuple[int, bool]] = Counter()
+        self._pending: Counter[tuple[int, bool]] = Counter()
+        self._own_product = 0
+        """Multiply-adds of the module that was called last: the function that makes them is no other product."""
         self._tokens = 0
-        self._trained = self._forward_only = self._layers = 0.0
+        self._trained = self._forward_only = self._layers = self._seen = 0.0
+        self._attention = self._attention_only = self._squares = 0.0
         self._trains = self._is_odd = self._has_head = self._is_head_called = False
 
     def wants(self, step: int) -> bool:
@@ -97,9 +83,24 @@ class WorkObserver:
         is_early = _FIRST_STEP <= step <= _LAST_STEP
         return is_early and len(self._done) < _STEPS and not self.is_blind
 
-    def add_tokens(self, tokens: int) -> None:
-        """Add the tokens that a forward call of training was given."""
+    def add_tokens(self, tokens: int, length: int) -> None:
+        """Add the tokens that a forward call of training was given, in sequences of a length."""
         self._tokens += tokens
+        self._squares += float(tokens) * length
+
+    def watched(self, call: Callable[..., Any], *, again: bool) -> Callable[..., Any]:
+        """Return a call that is made while its functions are handed on to here.
+
+        Args:
+            call: What is called.
+            again: Whether it computes again what a backward pass needs.
+        """
+
+        def under_mode(*args: Any, **kwargs: Any) -> Any:
+            with function_mode()(self, again=again):
+                return call(*args, **kwargs)
+
+        return call if self.is_blind else under_mode
 
     def note(self, module: Any, args: Any, kwargs: Any, around: Any, *, grads: bool) -> None:
         """Note a call that is about to be made.
@@ -125,6 +126,30 @@ class WorkObserver:
             part.has_run = True
         self._taken_ns += now_ns() - entered_ns
 
+    def note_function(self, name: str, args: Any, kwargs: Any, result: Any, *, again: bool) -> None:
+        """Note what a function multiplied; what cannot be counted leaves the step open.
+
+        Args:
+            name: The name of the function.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+            result: What it returned.
+            again: Whether it computes again what a backward pass needs.
+        """
+        entered_ns = now_ns()
+        try:
+            for product in products_of(name, args, kwargs, result):
+                self._add_product(product, again=again)
+        except Exception as error:  # noqa: BLE001 - arguments of a kind that is not known: the sizes count
+            pass_on(error)
+            self._is_odd = True
+        self._taken_ns += now_ns() - entered_ns
+
+    def note_uses(self, parameters: Iterable[Any]) -> None:
+        """Note parameters that a function used without multiplying a matrix."""
+        for own in parameters:
+            self._used.update(shapes_of(own))
+
     def note_result(self, result: Any) -> None:
         """Note what an outermost call returned: logits without the call of a head come of a function.
 
@@ -140,9 +165,7 @@ class WorkObserver:
                 continue
             rows, weights = given.numel() // vocabulary, vocabulary * embedding.embedding_dim
             trained = given.requires_grad * (1 + embedding.weight.requires_grad)
-            products = rows * weights * (_NO_GRADIENT + trained)
-            self._trained += products * self._trains
-            self._forward_only += products * (not self._trains)
+            self._add_weights(rows * weights, _NO_GRADIENT + trained, again=False)
             self._has_head = True
             return
 
@@ -153,16 +176,7 @@ class WorkObserver:
         """
         entered_ns = thread_cpu_ns()
         if self._tokens:
-            self._done.append(
-                StepWork(
-                    self._tokens,
-                    self._trained / _PER_TRAINING,
-                    self._forward_only / _PER_TRAINING,
-                    self._layers / _PER_TRAINING,
-                    self._is_whole(),
-                    self._has_head or not self._vocabularies,
-                )
-            )
+            self._done.append(self._work())
             if len(self._done) == _STEPS:
                 self._learn({"observed": observed_fields(self._done)})
         self._begin()
@@ -171,15 +185,34 @@ class WorkObserver:
         self._meter.once_ns += taken_ns + self._taken_ns
         self._taken_ns = 0
 
+    def _work(self) -> StepWork:
+        weights, unseen = self._weights()
+        is_odd = self._is_odd or any(self._unpaid.values())
+        return StepWork(
+            self._tokens,
+            self._trained / _PER_TRAINING,
+            self._forward_only / _PER_TRAINING,
+            self._layers / _PER_TRAINING,
+            is_whole=not is_odd and weights > 0 and unseen <= OTHERS_FRAC * weights,
+            has_head=self._has_head or not self._vocabularies,
+            attention=self._attention / _PER_TRAINING,
+            attention_only=self._attention_only / _PER_TRAINING,
+            squares=self._squares,
+            seen=self._seen,
+            unseen=float(unseen),
+            is_mixed=len(self._widths) > 1,
+        )
+
     def _meet(self, root: Any) -> None:
         """Look through an outermost module once in a step."""
         self._roots.append(root)
         for own in list(root.modules()):
             self.is_blind |= runs_without_python(own)
-            self._parts.setdefault(id(own), _Part(own))
+            self._parts.setdefault(id(own), ModulePart(own))
             # What a module does not have takes it long to say.
             if isinstance(rows := vars(own).get("num_embeddings"), int):
                 self._vocabularies[rows] = own
+                self._head_shapes.add(own.weight.shape)
         for part in list(self._parts.values()):
             # The last product of attention is made without a call of the module that holds its weights.
             if part.weights and "in_proj_weight" in part.module._parameters:
@@ -190,10 +223,10 @@ class WorkObserver:
             # An MLP as wide as the vocabulary is no head.
             self._inside.update(id(own) for own in layer.modules() if own is not layer)
 
-    def _add(self, part: _Part, args: Any, kwargs: Any, *, grads: bool, again: bool) -> None:
+    def _add(self, part: ModulePart, args: Any, kwargs: Any, *, grads: bool, again: bool) -> None:
         given: Any = args[0] if args else next(_tensors(kwargs.values()), None)
         shape = getattr(given, "shape", None)
-        if not shape or (part.weights and shape[-1] != part.width) or _is_crossed(part, args):
+        if not shape or (part.weights and shape[-1] != part.width) or is_crossed(part, args):
             self._is_odd = True
             return
         rows, parts = given.numel() // shape[-1], 0 if again else _NO_GRADIENT
@@ -207,16 +240,61 @@ class WorkObserver:
         part.has_run = True
         if part.is_layer:
             self._layers += rows * parts
-        elif self._trains or again:
-            self._trained += rows * part.weights * parts
-        else:
-            self._forward_only += rows * part.weights * parts
+            self._widths.add(int(shape[-1]))
+            return
+        self._own_product = rows * part.weights
+        self._add_weights(self._own_product, parts, again=again)
         is_head = getattr(part.module, "out_features", 0) in self._vocabularies
         if is_head and id(part.module) not in self._inside:
             self._has_head = self._is_head_called = True
 
+    def _add_weights(self, products: int, parts: int, *, again: bool) -> None:
+        if self._trains or again:
+            self._trained += products * parts
+            self._seen += 0 if again else products
+        else:
+            self._forward_only += products * parts
+
+    def _add_product(self, product: Product, *, again: bool) -> None:
+        if product.macs == self._own_product and not product.of_tokens:
+            self._own_product = 0
+            return
+        parts = self._parts_of(product, again=again)
+        if product.of_tokens:
+            if self._trains or again:
+                self._attention += product.macs * parts
+            else:
+                self._attention_only += product.macs * parts
+            return
+        self._add_weights(product.macs, parts, again=again)
+        shapes = {*shapes_of(product.first), *shapes_of(product.second)}
+        self._used |= shapes
+        if product.out_width in self._vocabularies and shapes & self._head_shapes:
+            self._has_head = self._is_head_called = True
+
+    def _parts_of(self, product: Product, *, again: bool) -> int:
+        """Return how many parts of training a product of a function is seen to have here."""
+        import torch
+
+        grads = torch.is_grad_enabled()
+        gradients = int(product.first.requires_grad) + int(product.second.requires_grad)
+        key = product.macs, product.of_tokens
+        if again:
+            if not grads or not self._pending[key]:
+                return 0
+            self._pending[key] -= 1
+            self._unpaid[key] -= self._unpaid[key] > 0
+            return gradients
+        if grads:
+            return _NO_GRADIENT + gradients
+        if self._trains:
+            # Of reentrant checkpointing, or of a backward pass that is not torch's own and never seen.
+            self._pending[key] += 1
+            self._unpaid[key] += gradients > 0
+        return _NO_GRADIENT
+
     @staticmethod
-    def _gradients(part: _Part, given: Any) -> int:
+    def _gradients(part: ModulePart, given: Any) -> int:
         """Return how many of the two gradients a call has: of its input, of its weights."""
         if part.is_layer:
             trained = any(own.requires_grad for own in part.module.parameters())
@@ -226,115 +304,32 @@ class WorkObserver:
             weight = part.module.in_proj_weight
         return int(given.requires_grad) + int(weight.requires_grad)
 
-    def _is_whole(self) -> bool:
-        """Tell whether nearly all weights that could multiply were seen to do so, or to do nothing.
+    def _weights(self) -> tuple[int, int]:
+        """Return the weights that could multiply, and those that were not seen to, or to do nothing.
 
         A weight that no call used was not used at all if it got no gradient while others did.
         """
         parts = self._parts.values()
-        weights = sum(part.weights for part in parts)
         has_gradients = any(
             own.grad is not None for root in self._roots for own in root.parameters()
         )
         unseen = sum(
             part.weights
             for part in parts
-            if part.weights and not part.has_run and not (has_gradients and _is_unused(part.module))
+            if part.weights
+            and not part.has_run
+            and not (has_gradients and is_unused(part.module))
+            and not (set(_shapes(part.module)) & self._used)
         )
-        unknown = sum(_other_matrices(part) for part in parts)
-        return not self._is_odd and weights > 0 and unseen + unknown <= _OTHERS_FRAC * weights
+        others = sum(other_matrices(part, set()) for part in parts)
+        unseen += sum(
+            other_matrices(part, self._used, has_gradients=has_gradients) for part in parts
+        )
+        return others + sum(part.weights for part in parts), unseen
 
 
-def observed_fields(steps: list[StepWork]) -> dict[str, Any]:
-    """Return what steps show, as fields of a description of the model; empty where they show nothing.
-
-    A forward pass without gradients counts as often as the step has it that has the least: an
-    evaluation now and then is not of the step.
-    """
-    if not all(step.is_whole for step in steps):
-        return {}
-    if not all(step.has_head for step in steps):
-        return {"headless": True}
-    each = [step.trained / step.tokens for step in steps]
-    if max(each) > (1 + _SAME) * min(each):
-        return {"varies": True}
-    tokens = sum(step.tokens for step in steps)
-    extra = min(step.forward_only / step.tokens for step in steps)
-    return {
-        "ran_products": sum(step.trained for step in steps) / tokens + extra,
-        "ran_layers": sum(step.layers for step in steps) / tokens,
-    }
-
-
-def product_of(module: Any) -> tuple[int, int]:
-    """Return how many weights a call of a module multiplies, and the width of its input; zeros for none.
-
-    Known are ``nn.Linear`` and what is made like it (two widths and one matrix), the transposed
-    one of GPT-2 in transformers, and ``nn.MultiheadAttention`` with inputs of one width.
-    """
-    from torch import nn
-
-    own = module._parameters
-    if isinstance(module, nn.MultiheadAttention):
-        inside = own.get("in_proj_weight")
-        return (0, 0) if inside is None else (4 * module.embed_dim**2, module.embed_dim)
-    weight = own.get("weight", vars(module).get("weight"))
-    if weight is None or isinstance(module, nn.Embedding):
-        return 0, 0
-    out, width = getattr(module, "out_features", None), getattr(module, "in_features", None)
-    if type(out) is int and type(width) is int:
-        fits = isinstance(module, nn.Linear) or tuple(weight.shape) == (out, width)
-        return (out * width, width) if fits else (0, 0)
-    is_transposed = type(module).__name__ == "Conv1D" and weight.dim() == 2
-    return (weight.numel(), int(weight.shape[0])) if is_transposed else (0, 0)
-
-
-def doubts_of(root: Any) -> dict[str, bool]:
-    """Return what makes the FLOPs of a model other than its sizes say, until its products were observed.
-
-    Frozen weights: how much of a backward pass is left is not known. No module over the
-    vocabulary: a model without its output head, or one that multiplies in a way of its own.
-    """
-    from torch import nn
-
-    modules = list(root.modules()) if isinstance(root, nn.Module) else []
-    parts = [_Part(own) for own in modules]
-    weights = sum(part.weights for part in parts)
-    frozen = sum(part.weights for part in parts if not _is_trained(part.module))
-    whole = {
-        own.num_embeddings
-        for own in modules
-        if isinstance(own, nn.Embedding) and own.weight.shape[0] == own.num_embeddings
-    }
-    heads = whole & {getattr(own, "out_features", None) for own in modules}
-    doubts = {"frozen": frozen > _OTHERS_FRAC * weights, "headless": bool(whole) and not heads}
-    return {name: True for name, is_so in doubts.items() if is_so}
-
-
-def _is_trained(module: Any) -> bool:
-    return any(own.requires_grad for own in module._parameters.values() if own is not None)
-
-
-def _is_unused(module: Any) -> bool:
-    """Tell whether a module that was not called got no gradient, which its weights could have."""
-    own = [parameter for parameter in module._parameters.values() if parameter is not None]
-    return _is_trained(module) and all(parameter.grad is None for parameter in own)
-
-
-def _other_matrices(part: _Part) -> int:
-    """Return the elements of matrices of a module whose use is not known: experts in one tensor, kernels."""
-    from torch import nn
-
-    if part.weights or isinstance(part.module, nn.Embedding):
-        return 0
-    own = part.module._parameters.values()
-    return sum(each.numel() for each in own if each is not None and each.dim() > 1)
-
-
-def _is_crossed(part: _Part, args: Any) -> bool:
-    """Tell whether an attention has other rows of keys than of queries."""
-    has_keys = "in_proj_weight" in part.module._parameters and len(args) > 1
-    return bool(has_keys and args[1].shape != args[0].shape)
+def _shapes(module: Any) -> Iterator[Any]:
+    return (own.shape for own in module._parameters.values() if own is not None)
 
 
 def _values_of(result: Any) -> Iterable[Any]:

@@ -118,9 +118,11 @@ def _recorded_tokens(trace: Trace) -> float | None:
 def keys_per_token(trace: Trace) -> float | None:
     """Return the tokens of its own document that a token could attend to, on average.
 
-    ``sum(L^2) / sum(L)`` over the documents of all recorded microbatches; None where none are.
+    ``sum(L^2) / sum(L)`` over the documents of all recorded microbatches; None where none are. What is
+    recorded of a microbatch again takes the place of what was before.
     """
     microbatches = trace.frame("microbatch")
+    microbatches = microbatches.drop_duplicates(["rank", "step", "microbatch"], keep="last")
     tokens = float(microbatches["tokens"].sum()) if len(microbatches) else 0.0
     return float(microbatches["sum_sq"].sum()) / tokens if tokens > 0 else None
 

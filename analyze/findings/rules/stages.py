@@ -20,7 +20,7 @@ from meshscope.probe.schema.terms import Axis, FindingKind
 from ...account.bubble import schedule_of
 from ...explain.causes.stages import host_of_stage
 from ...explain.run_account import Account
-from ...formulas.flops import head_in_layers
+from ...formulas.flops import head_in_layers, known_model
 from ...formulas.schedules import CHUNKED, SPLIT_BACKWARD, V_SHAPED
 from ...tables.classes import COMPUTE_CLASSES
 from ...tables.results import Finding
@@ -233,8 +233,15 @@ def _holder_of_head(account: Account) -> int | None:
     return layout.pp - 1
 
 
+def _is_known_language_model(account: Account) -> bool:
+    """Return whether the model is known, and with it that it has an embedding and a head."""
+    return known_model(account.trace.run).model is not None
+
+
 def _held_there(account: Account, stage: int) -> Iterator[Message]:
-    """Say what else than layers the first or the last stage holds."""
+    """Say what else than layers the first or the last stage holds, of a model that is known to have it."""
+    if not _is_known_language_model(account):
+        return
     is_last = stage == _holder_of_head(account)
     if stage == 0 and is_last:
         yield message("stage.holds_both")
@@ -255,9 +262,7 @@ def _imbalance_claim(account: Account, centre: pd.Series, stage: int, when: BadS
 
 def _imbalance_remedy(account: Account, stage: int, when: BadSteps, host: str | None) -> Message:
     remedy = _stage_remedy(account, stage, when)
-    if host is None:
-        return remedy
-    return message("stage_or_host.remedy", host=host, then=remedy)
+    return remedy if host is None else message("stage_or_host.remedy", host=host, then=remedy)
 
 
 def _stage_remedy(account: Account, stage: int, when: BadSteps) -> Message:
@@ -266,7 +271,8 @@ def _stage_remedy(account: Account, stage: int, when: BadSteps) -> Message:
         name = message("stage.one", stage=heavy.stage)
     if not when.are_all:
         return message("stage.remedy_at_times", who=name, when=when.message)
-    if stage == _holder_of_head(account) and (heavy is None or heavy.is_last):
+    is_last = stage == _holder_of_head(account) and (heavy is None or heavy.is_last)
+    if is_last and _is_known_language_model(account):
         return message("stage.remedy_of_head", who=name)
     return message("stage.remedy", who=name)
 

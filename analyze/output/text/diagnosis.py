@@ -97,6 +97,9 @@ def _layout(result: Diagnosis) -> str:
     parts += [str(run["schedule"])] if run.get("schedule") not in (None, "none") else []
     if isinstance(count := run.get("microbatches"), int):
         parts.append(str(message("report.microbatches", count=count)))
+    if isinstance(unlike := run.get("microbatch_range"), list):
+        least, most = unlike
+        parts.append(str(message("report.unlike_microbatches", least=least, most=most)))
     return "".join(f", {part}" for part in parts if part)
 
 

@@ -22,8 +22,8 @@ Under sliding windows T is the window where that is shorter, except in ``palm``;
 the own chunk. In packed
 documents T is what a token sees on average, ``sum(L^2) / sum(L)`` over their lengths L.
 
-Where the probe saw what ran (``ran_products``, ``ran_layers``), that takes the place of the sizes: a
-layer that runs three times counts three times, a frozen weight two thirds, a pass without
+Where the probe saw what ran (``ran_products``, ``ran_attention``, else ``ran_layers``), that takes the place
+of the sizes: a layer that runs three times counts three times, a frozen weight two thirds, a pass without
 gradients one third.
 """
 
@@ -176,6 +176,8 @@ CONVENTIONS: dict[str, str] = {
     "no_attention": "matrix products without attention",
 }
 """Conventions by name, with one clause each."""
+_WHOLE = 0.99
+"""Attention over less than this share of all keys leaves out what a window masks."""
 _PASSES = 3
 """A forward pass, and a backward pass that is worth two."""
 
@@ -196,7 +198,7 @@ def flops_per_token(
     Raises:
         KeyError: There is no such convention.
     """
-    seen = float(model.seq_len) if keys_per_token is None else keys_per_token
+    seen = (model.ran_keys or float(model.seq_len)) if keys_per_token is None else keys_per_token
     return {
         "nonembedding": _matrix_flops(model) + _attention_flops(model, seen, causal=False),
         "full": _matrix_flops(model) + _attention_flops(model, seen, causal=False),
@@ -245,9 +247,17 @@ def products_of_sizes(model: ModelDescription) -> int:
 def _attention_flops(model: ModelDescription, seen: float, *, causal: bool) -> float:
     last = model.num_layers - 1
     layers = [*range(model.num_layers), *[last] * model.mtp_layers]
+    ran = model.ran_layers or len(layers)
+    width = model.num_heads * (model.head_dim + model.v_head_dim)
+    if model.ran_attention:
+        # Each of so many layers would multiply a token with all keys, masked or not.
+        alike = model.ran_attention / (width * model.ran_keys)
+        if not model.window or alike < _WHOLE * ran:
+            flops = 2.0 * _PASSES * model.ran_attention * seen / model.ran_keys
+            return flops / 2.0 if causal else flops
+        ran = alike
     keys = sum(_keys(model, layer, seen, causal=causal) for layer in layers)
-    keys *= model.ran_layers / len(layers) if model.ran_layers else 1.0
-    return 2.0 * _PASSES * model.num_heads * (model.head_dim + model.v_head_dim) * keys
+    return 2.0 * _PASSES * width * keys * ran / len(layers)
 
 
 def _keys(model: ModelDescription, layer: int, seen: float, *, causal: bool) -> float:
@@ -268,7 +278,7 @@ def _palm_flops(model: ModelDescription, seen: float) -> float:
     parameters = (model.parameters or total_parameters(model)) - idle_parameters(model)
     width = model.num_heads * (model.head_dim + model.v_head_dim) / 2.0
     not_of_sizes = model.ran_products - products_of_sizes(model) if model.ran_products else 0.0
-    return (
-        6.0 * (parameters + not_of_sizes)
-        + 12.0 * (model.ran_layers or model.num_layers) * width * seen
-    )
+    attention = 12.0 * (model.ran_layers or model.num_layers) * width * seen
+    if model.ran_attention:
+        attention = 6.0 * model.ran_attention * seen / model.ran_keys
+    return 6.0 * (parameters + not_of_sizes) + attention

@@ -88,6 +88,16 @@ class ModelDescription:
     """Weights that a token multiplied in training, as the probe saw it: FLOPs / 6; 0: as the sizes say."""
     ran_layers: float = 0.0
     """Layers that a token passed in training, a third each for the forward pass and two gradients; 0: all."""
+    ran_keys: float = 0.0
+    """Keys of its own sequence that a token had on average where it was seen to run; 0: ``seq_len``."""
+    ran_attention: float = 0.0
+    """Multiply-adds of a token with other tokens, over all layers, as ``ran_layers`` counts; 0: as the sizes say."""
+    seen_products: float = 0.0
+    """Weights that a token multiplied in forward passes, where others multiply unseen; 0: nothing was seen."""
+    unseen_weights: float = 0.0
+    """Weights whose products were not seen, beside ``seen_products``."""
+    mixed: bool = False
+    """Layers of unlike widths ran, and their attention was not seen."""
     frozen: bool = False
     """Weights have no gradient: the products of training are not those of the sizes."""
     headless: bool = False

@@ -49,6 +49,14 @@ _OF_OTHER_PROGRAMS = {
     **dict.fromkeys(("pos_emb", "no_weight_tying", "num_kv_heads"), "GPT-NeoX"),
 }
 """Names of programs whose other names are Megatron's too, while their defaults are not."""
+_OF_OBJECTS = frozenset({"activation_func", "gated_linear_unit", "num_moe_experts"})
+"""Fields that a configuration object has (NeMo, Megatron-Bridge), and no list of arguments."""
+_NEEDED_OF_OBJECTS = (
+    ("gated_linear_unit", "activation", "swiglu"),
+    ("ffn_hidden_size",),
+    ("num_query_groups", "num_key_value_heads", "multi_latent_attention"),
+)
+"""Fields of such an object whose absence is no statement, as that of a flag is; of each, one is needed."""
 _NAMES_KIND = ("experimental_attention_variant", "program", "spec")
 """Of these the value says what the layers are."""
 _OTHER_PROGRAMS = re.compile(
@@ -75,6 +83,7 @@ def fields_of_megatron(arguments: Mapping[str, Any], where: str) -> dict[str, ob
         if args.get(theirs) is not None and args.get(known) is None:
             args[known] = args[theirs]
     _refuse_other_layers(args, where)
+    _refuse_partial_objects(args, where)
     check_counts(args, ("num_layers",), where, most=MOST_LAYERS)
     check_switches(args, _SWITCHES, where)
     found = {ours: args[theirs] for ours, theirs in _NAMES.items() if args.get(theirs) is not None}
@@ -101,6 +110,19 @@ def fields_of_megatron(arguments: Mapping[str, Any], where: str) -> dict[str, ob
         else:
             _experts(args, found, where)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _refuse_partial_objects(args: Mapping[str, Any], where: str) -> None:
+    """Refuse a part of a configuration object: what is left out has no default of Megatron's arguments."""
+    if not _OF_OBJECTS & args.keys():
+        return
+    missing = [names[0] for names in _NEEDED_OF_OBJECTS if not args.keys() & set(names)]
+    if missing:
+        raise ConfigError(
+            message("refused.fields_missing", names=missing),
+            where=where,
+            remedy=message("advice.sizes_of_model"),
+        )
 
 
 def _refuse_other_layers(args: Mapping[str, Any], where: str) -> None:

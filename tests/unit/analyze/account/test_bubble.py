@@ -5,6 +5,7 @@ from tests.synthetic import MS, Job, capture, uniform
 from tests.tables import trace_of
 
 from meshscope.analyze.account.bubble import (
+    microbatch_range,
     microbatches_of,
     pipeline_bubble,
     schedule_of,
@@ -108,3 +109,16 @@ def test_microbatches_are_those_of_a_finished_step():
     assert microbatches_of(trace_of(origin="meshscope", step=steps, span=passes)) == 2
     assert microbatches_of(trace_of(origin="meshscope", span=passes)) is None
     assert microbatches_of(trace_of(span=passes)) == 30
+
+
+def test_steps_of_unlike_numbers_of_microbatches_have_a_range():
+    """Fails when the most frequent number stands for steps of 2, 4 and 1 microbatches."""
+    passes = [
+        {"kind": "forward", "step": step, "microbatch": number, "start_ns": 100 * step + number, "dur_ns": 1}
+        for step, count in enumerate((2, 4, 1, 2, 4, 1))
+        for number in range(count)
+    ]  # fmt: skip
+    steps = [{"step": step, "start_ns": 100 * step, "dur_ns": 100} for step in range(6)]
+    trace = trace_of(origin="meshscope", step=steps, span=passes)
+    assert microbatches_of(trace) is None
+    assert microbatch_range(trace) == (1, 4)

@@ -74,8 +74,15 @@ def test_layers_that_run_in_a_loop_count_as_often():
         ({"varies": True, "frozen": True}, "lacks.like_steps"),
         ({"frozen": True, "ran_products": 1e5, "tp": 2}, "lacks.frozen_weights"),
         ({"frozen": True, "ran_products": 1e5, "ran_layers": 4.0}, ""),
+        ({"mixed": True}, "lacks.attention_of_several"),
+        ({"counted": True, "ran_products": 1e5}, "lacks.attention"),
+        ({"seen_products": 1e5, "unseen_weights": 129376.0}, ""),
+        ({"seen_products": 2e5, "unseen_weights": 129376.0}, "lacks.seen_like_sizes"),
     ],
-    ids=["frozen", "no head", "random depth", "split", "frozen and seen"],
+    ids=[
+        *("frozen", "no head", "random depth", "split", "frozen and seen", "two models"),
+        *("no attention", "sizes fit", "sizes do not fit"),
+    ],
 )
 def test_flops_that_sizes_do_not_tell_are_unknown(fields, code):
     """Fails when low-rank training has the MFU of full training."""
@@ -84,9 +91,25 @@ def test_flops_that_sizes_do_not_tell_are_unknown(fields, code):
     assert (known.model is None) == bool(code)
 
 
+def test_attention_counts_as_it_was_seen():
+    """Fails when soft prompts, another model, or longer sequences than the first count by the sizes."""
+    width, keys = 4 * 2 * 16, 4 * 64
+    ran = {"ran_products": 1.0, "ran_layers": 4.0, "ran_keys": 64.0}
+    for window, seen, expected in (
+        (0, 1.0, width * keys),
+        (0, 1.25, 1.25 * width * keys),
+        (16, 1.0, width * 4 * 16),
+        (16, 0.25, width * keys / 4),
+    ):
+        more = {**ran, "ran_attention": seen * width * keys, "window": window}
+        model = known_model(run_of(**more)).model
+        attention = flops_per_token(model) - flops_per_token(model, "no_attention")
+        assert attention == pytest.approx(6 * expected), (window, seen)
+
+
 def test_a_counted_model_of_which_nothing_was_seen_says_so():
     """Fails when a compiled model that runs in a loop has a low MFU, and nothing warns of it."""
-    seen = {"ran_products": 229376.0, "ran_layers": 4.0}
+    seen = {"ran_products": 229376.0, "ran_layers": 4.0, "ran_keys": 32.0, "ran_attention": 9e3}
     for more, codes in (
         ({}, ["assumed.counted_model", "assumed.runs_once"]),
         (seen, ["assumed.counted_model"]),

@@ -154,3 +154,26 @@ def test_layers_of_multi_token_prediction_count_where_they_are_built(name, layer
     reported = []
     assert ModelWatch(reported.append).tokens(Model(), (IDS,), {}) == 96
     assert reported[0]["model"].get("mtp_layers", 0) == layers
+
+
+def test_batches_of_unlike_lengths_tell_how_long_they_are():
+    """Fails when attention of batches that are padded to unlike lengths counts by the first of them."""
+    watch = ModelWatch(lambda _: None)
+    module = wrapped(CONFIG)
+    told = []
+    for step, microbatch, length in ((0, 0, 32), (1, 0, 8), (1, 0, 4), (1, 1, 32)):
+        tokens = watch.tokens(module, (IDS[:, :length],), {})
+        told.append(watch.unlike_work(step, microbatch, tokens))
+    assert told == [None, (24, 192), (36, 240), (96, 3072)]
+
+
+def test_tokens_of_one_of_many_samples_are_not_those_of_all():
+    """Fails when gradients of each sample, by vmap, count one sample for all of them."""
+    watch, module, told = ModelWatch(lambda _: None), wrapped(CONFIG), []
+
+    def of_sample(ids):
+        told.append(watch.tokens(module, (ids[None],), {}))
+        return ids.sum()
+
+    torch.func.vmap(of_sample)(IDS)
+    assert told == [0]

@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.compute import ComputeHook
-from meshscope.probe.hooks.work_observer import StepWork, doubts_of, observed_fields
+from meshscope.probe.hooks.module_products import doubts_of
+from meshscope.probe.hooks.step_work import StepWork, observed_fields
 from meshscope.probe.recording.open_recorder import EarlyRecorder
 from meshscope.probe.settings.config import ProbeConfig
 
@@ -59,14 +60,63 @@ class Model(nn.Module):
 
 
 class Fused(Model):
-    """Multiplies with the weights of its head itself, as fused losses do."""
+    """Multiplies with the weights of its head in a kernel of its own, as fused losses do."""
 
     def forward(self, ids):
         """Return logits."""
         x = self.embedding(ids)
         for block in self.blocks:
             x = block(x)
-        return x @ self.head.weight.T
+        return torch.ops.aten.matmul.default(x, self.head.weight.T)
+
+
+class Attended(Model):
+    """Layers attend before they multiply, in a way that a test names; some weights have no module."""
+
+    def __init__(self, kind, prefix=0):
+        """Make it, with some learned tokens before the others."""
+        super().__init__()
+        self.kind, self.prefix = kind, nn.Parameter(torch.randn(1, prefix, 16))
+        self.mixed = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, ids):
+        """Return logits."""
+        x = torch.cat([self.prefix.expand(len(ids), -1, -1), self.embedding(ids)], 1)
+        for block in self.blocks:
+            x = block(x + getattr(self, self.kind)(x))
+        return self.head(x)
+
+    def fused(self, x):
+        """Attend by torch's own function, in four heads of which pairs share keys."""
+        query, key = x.view(len(x), -1, 4, 4), x.view(len(x), -1, 4, 4)[:, :, :2]
+        query, key = query.transpose(1, 2), key.transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(
+            query, key, key, is_causal=True, enable_gqa=True
+        ).reshape(x.shape)
+
+    def by_hand(self, x):
+        """Attend by products of one's own, with a matrix that is a parameter."""
+        return (x @ x.transpose(1, 2)).softmax(-1) @ torch.einsum("bth,oh->bto", x, self.mixed)
+
+    def linear(self, x):
+        """Attend without scores."""
+        return x @ (x.transpose(1, 2) @ x)
+
+    def checked(self, x):
+        """Attend inside of reentrant checkpointing."""
+        return checkpoint(Attention(), x, use_reentrant=True)
+
+    def plain(self, x):
+        """Attend as it does, without."""
+        return Attention()(x)
+
+
+class Attention(nn.Module):
+    """Attends by products of its own."""
+
+    def forward(self, x):
+        """Return what each token gathers."""
+        return (x @ x.transpose(1, 2)).softmax(-1) @ x
 
 
 class Tied(Model):
@@ -170,6 +220,21 @@ def test_recomputation_is_no_work_of_the_model(reentrant):
     assert found["ran_products"] * 6 * IDS.numel() == counted_flops(lambda: plain(IDS).sum())
 
 
+@pytest.mark.parametrize(
+    ("kind", "prefix"),
+    [("fused", 0), ("fused", 5), ("by_hand", 0), ("by_hand", 3), ("linear", 0), ("checked", 0)],
+)
+def test_attention_is_what_its_functions_multiply(kind, prefix):
+    """Fails when attention counts by the sizes of a layer: windows, soft prompts, linear attention."""
+    model, plain = Attended(kind, prefix), Attended(kind.replace("checked", "plain"), prefix)
+    found = observed(lambda: model(IDS).sum(), model)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        counted = counted_flops(lambda: plain(IDS).sum())
+    told = 6 * IDS.numel() * (found["ran_products"] + found["ran_attention"])
+    assert told == pytest.approx(counted)
+    assert found["ran_keys"] == IDS.shape[1]
+
+
 def test_a_reference_model_counts_forward_only():
     """Fails when a pass without gradients counts as training, or not at all."""
     model = Model()
@@ -231,21 +296,33 @@ def test_what_is_compiled_in_an_observed_step_is_compiled_once():
     assert len(compiled) == 1
 
 
-def step(trained, forward_only=0.0, *, is_whole=True, has_head=True):
+def step(trained, forward_only=0.0, *, is_whole=True, has_head=True, **more):
     """Return the work of a step of one token."""
-    return StepWork(1, trained, forward_only, 3.0, is_whole, has_head)
+    return StepWork(1, trained, forward_only, 3.0, is_whole, has_head, **more)
+
+
+_ALIKE = {"ran_layers": 3.0, "ran_keys": 0.0}
+_LONG, _SHORT = ({"squares": length, "attention": 9.0 * length} for length in (20.0, 10.0))
 
 
 @pytest.mark.parametrize(
     ("steps", "fields"),
     [
-        ([step(100.0), step(100.5)], {"ran_products": 100.25, "ran_layers": 3.0}),
-        ([step(100.0, 30.0), step(100.0)], {"ran_products": 100.0, "ran_layers": 3.0}),
+        ([step(100.0), step(100.5)], {"ran_products": 100.25, **_ALIKE}),
+        ([step(100.0, 30.0), step(100.0)], {"ran_products": 100.0, **_ALIKE}),
         ([step(100.0), step(150.0)], {"varies": True}),
         ([step(100.0), step(100.0, has_head=False)], {"headless": True}),
-        ([step(100.0), step(100.0, is_whole=False)], {}),
+        (
+            [step(100.0), step(100.0, is_whole=False, seen=80.0, unseen=7.0)],
+            {"seen_products": 40.0, "unseen_weights": 7.0},
+        ),
+        ([step(100.0), step(100.0, is_mixed=True)], {"mixed": True}),
+        (
+            [step(100.0, **_LONG), step(100.0, **_SHORT)],
+            {"ran_products": 100.0, "ran_layers": 3.0, "ran_keys": 15.0, "ran_attention": 135.0},
+        ),
     ],
-    ids=["alike", "evaluation in one", "unlike", "no head", "not all seen"],
+    ids=["alike", "evaluation", "unlike", "no head", "not all seen", "two models", "lengths"],
 )
 def test_two_steps_must_agree(steps, fields):
     """Fails when a step with an evaluation, or of a random depth, stands for the run."""

@@ -51,3 +51,18 @@ def test_names_of_other_programs_among_those_of_megatron_are_refused(source, pro
     """Their defaults would be taken for Megatron's: an MLP, heads of keys and a head that are not so."""
     with pytest.raises(ConfigError, match=f"is a name of {program}"):
         fields_of_megatron(source, "model")
+
+
+BRIDGE = {
+    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 2,
+    "ffn_hidden_size": 512, "seq_length": 128, "vocab_size": 1024, "gated_linear_unit": True,
+    "activation_func": "silu", "share_embeddings_and_output_weights": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gated_linear_unit", "num_query_groups", "ffn_hidden_size"])
+def test_a_part_of_a_configuration_object_is_refused_by_what_it_lacks(name):
+    """MFU would be 0.8 to 1.1 times its value: what is left out is no flag that was not given."""
+    assert describe_model(BRIDGE).gated
+    with pytest.raises(ConfigError, match=name):
+        describe_model({ours: value for ours, value in BRIDGE.items() if ours != name})

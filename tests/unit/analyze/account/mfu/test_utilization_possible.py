@@ -138,7 +138,9 @@ def test_hfu_holds_what_is_computed_again(again_ns, factor):
 
 def test_packed_documents_count_by_their_real_lengths():
     """Attention across documents, which nobody computes, would be in MFU."""
-    rows = [{"microbatch": 0, "tokens": 8192, "sum_sq": 2 * 4096**2}]
+    # What is recorded of a microbatch again takes the place of the first.
+    rows = [{"microbatch": 0, "tokens": 4096, "sum_sq": 1}]
+    rows += [{"microbatch": 0, "tokens": 8192, "sum_sq": 2 * 4096**2}]
     run = {
         "world_size": 1,
         "model": json.dumps(MODEL),

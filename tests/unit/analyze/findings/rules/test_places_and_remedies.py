@@ -37,6 +37,12 @@ def without(trace, name):
     return replace(trace, tables={**trace.tables, name: trace.tables[name].slice(0, 0)})
 
 
+MODEL = {
+    "model": '{"num_layers": 8, "hidden_size": 64, "num_heads": 4, "vocab_size": 512, "seq_len": 32}'
+}
+"""A run that is known to train a language model."""
+
+
 @pytest.mark.parametrize(
     ("faults", "kind", "where", "claim"),
     [
@@ -129,7 +135,9 @@ def test_the_output_head_is_where_the_schedule_puts_the_last_chunk(schedule, sta
     layout = ParallelLayout(pp=4, dp=2, vpp=2)
     shape = {"layout": layout, "schedule": schedule, "microbatches": 8, "steps": 4}
     trace = trace_with("heavy_head:extra_ms=3", **shape)
-    found = findings_of(trace)["stage_imbalance"]
+    unknown = findings_of(trace)["stage_imbalance"]
+    assert "output head" not in f"{unknown.evidence} {unknown.remedy}"
+    found = findings_of(replace(trace, run=trace.run | MODEL))["stage_imbalance"]
     assert found.where["stage"] == stage
     assert found.evidence[0].code == holds
     heavy = values_of(found.evidence, "stage.heavy")
@@ -142,7 +150,7 @@ def test_the_edge_stages_of_an_unknown_order_are_not_called_by_what_they_hold():
     layout = ParallelLayout(pp=4, dp=2, vpp=2)
     shape = {"layout": layout, "schedule": ScheduleKind.ZB_V, "microbatches": 8, "steps": 4}
     trace = trace_with("heavy_head:extra_ms=3", **shape)
-    said = {name: value for name, value in trace.run.items() if name != "schedule"}
+    said = {name: value for name, value in trace.run.items() if name != "schedule"} | MODEL
     found = findings_of(replace(trace, run=said))["stage_imbalance"]
     assert str(found.claim).startswith("Pipeline rank 0 (stages 0 and 7) computes")
     assert found.evidence[0].code == "stage.holds_embedding"

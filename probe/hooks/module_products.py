@@ -1,0 +1,116 @@
+"""Which weights the call of a module multiplies, by what the module is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OTHERS_FRAC = 0.01
+"""Share of the weights whose products may stay unseen: positions, small projections."""
+_MOST_PACKED_BYTES = 4
+"""Of an element of quantised weights that a buffer holds: packed integers, floats of one byte."""
+
+
+class ModulePart:
+    """One module: what its call multiplies."""
+
+    __slots__ = ("has_run", "is_layer", "module", "pending", "weights", "width")
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.weights, self.width = product_of(module)
+        self.is_layer = self.has_run = False
+        self.pending = 0
+        """Calls under reentrant checkpointing: their gradients come with the recomputation."""
+
+
+def product_of(module: Any) -> tuple[int, int]:
+    """Return how many weights a call of a module multiplies, and the width of its input; zeros for none.
+
+    Known are ``nn.Linear`` and what is made like it (two widths and one matrix), the transposed
+    one of GPT-2 in transformers, and ``nn.MultiheadAttention`` with inputs of one width.
+    """
+    from torch import nn
+
+    own = module._parameters
+    if isinstance(module, nn.MultiheadAttention):
+        inside = own.get("in_proj_weight")
+        return (0, 0) if inside is None else (4 * module.embed_dim**2, module.embed_dim)
+    weight = own.get("weight", vars(module).get("weight"))
+    if weight is None or isinstance(module, nn.Embedding):
+        return 0, 0
+    out, width = getattr(module, "out_features", None), getattr(module, "in_features", None)
+    if type(out) is int and type(width) is int:
+        fits = isinstance(module, nn.Linear) or tuple(weight.shape) == (out, width)
+        return (out * width, width) if fits else (0, 0)
+    is_transposed = type(module).__name__ == "Conv1D" and weight.dim() == 2
+    return (weight.numel(), int(weight.shape[0])) if is_transposed else (0, 0)
+
+
+def doubts_of(root: Any) -> dict[str, bool]:
+    """Return what makes the FLOPs of a model other than its sizes say, until its products were observed.
+
+    Frozen weights: how much of a backward pass is left is not known. No module over the
+    vocabulary: a model without its output head, or one that multiplies in a way of its own.
+    """
+    from torch import nn
+
+    modules = list(root.modules()) if isinstance(root, nn.Module) else []
+    parts = [ModulePart(own) for own in modules]
+    weights = sum(part.weights for part in parts)
+    frozen = sum(part.weights for part in parts if not _is_trained(part.module))
+    whole = {
+        own.num_embeddings
+        for own in modules
+        if isinstance(own, nn.Embedding) and own.weight.shape[0] == own.num_embeddings
+    }
+    heads = whole & {getattr(own, "out_features", None) for own in modules}
+    doubts = {"frozen": frozen > OTHERS_FRAC * weights, "headless": bool(whole) and not heads}
+    return {name: True for name, is_so in doubts.items() if is_so}
+
+
+def _is_trained(module: Any) -> bool:
+    return any(own.requires_grad for own in module._parameters.values() if own is not None)
+
+
+def is_unused(module: Any) -> bool:
+    """Tell whether a module that was not called got no gradient, which its weights could have."""
+    own = [parameter for parameter in module._parameters.values() if parameter is not None]
+    return _is_trained(module) and all(parameter.grad is None for parameter in own)
+
+
+def other_matrices(part: ModulePart, used: set[Any], *, has_gradients: bool = False) -> int:
+    """Return the elements of matrices of a module whose use is not known: kernels, quantised weights.
+
+    Args:
+        part: The module.
+        used: Shapes of what functions were given.
+        has_gradients: A backward pass was made: a parameter without a gradient did nothing.
+    """
+    from torch import nn
+
+    if part.weights or isinstance(part.module, nn.Embedding):
+        return 0
+    own = [
+        each
+        for each in part.module._parameters.values()
+        if each is not None and not (has_gradients and each.requires_grad and each.grad is None)
+    ]
+    if not part.module._modules:
+        own += [
+            each for each in part.module._buffers.values() if each is not None and _is_packed(each)
+        ]
+    return sum(each.numel() for each in own if each.dim() > 1 and each.shape not in used)
+
+
+def _is_packed(buffer: Any) -> bool:
+    """Tell whether a buffer may hold quantised weights; tables of angles and masks are none."""
+    size = buffer.element_size()
+    if buffer.is_floating_point():
+        return bool(size == 1)
+    return not str(buffer.dtype).endswith("bool") and bool(size <= _MOST_PACKED_BYTES)
+
+
+def is_crossed(part: ModulePart, args: Any) -> bool:
+    """Tell whether an attention has other rows of keys than of queries."""
+    has_keys = "in_proj_weight" in part.module._parameters and len(args) > 1
+    return bool(has_keys and args[1].shape != args[0].shape)
