@@ -147,7 +147,7 @@ def _module_call(
         calls.note(module)
         if (observer := activity.observer) is None:
             return compute_span(source, place, original, (module, *args), kwargs, entered_ns)
-        call = observer.watched(original, again=around is not None)
+        call = observer.watched(module, original, again=around is not None)
         result = compute_span(source, place, call, (module, *args), kwargs, entered_ns)
         if around is None:
             _observe_result(activity, source, result)

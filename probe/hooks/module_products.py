@@ -46,6 +46,18 @@ def product_of(module: Any) -> tuple[int, int]:
     return (weight.numel(), int(weight.shape[0])) if is_transposed else (0, 0)
 
 
+def has_fast_path(module: Any) -> bool:
+    """Tell whether a module computes in one kernel in evaluation, unless a mode of torch functions is on.
+
+    With the mode its results would differ in their last bits.
+    """
+    from torch import nn
+
+    return isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer) and (
+        not module.training
+    )
+
+
 def doubts_of(root: Any) -> dict[str, bool]:
     """Return what makes the FLOPs of a model other than its sizes say, until its products were observed.
 

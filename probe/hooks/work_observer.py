@@ -27,7 +27,14 @@ from ..safety.program_signals import pass_on
 from ..schema.terms import SpanKind
 from .function_products import Product, function_mode, products_of, shapes_of
 from .model_modules import entries_of_longest_list
-from .module_products import OTHERS_FRAC, ModulePart, is_crossed, is_unused, other_matrices
+from .module_products import (
+    OTHERS_FRAC,
+    ModulePart,
+    has_fast_path,
+    is_crossed,
+    is_unused,
+    other_matrices,
+)
 from .step_work import StepWork, observed_fields
 
 _STEPS = 2
@@ -68,6 +75,8 @@ class WorkObserver:
         self._head_shapes: set[Any] = set()
         self._inside: set[int] = set()
         self._used: set[Any] = set()
+        self._with_fast_path: set[int] = set()
+        """Outermost modules that would compute in another way under a mode: not all they multiply is seen."""
         self._widths: set[int] = set()
         self._unpaid: Counter[tuple[int, bool]] = Counter()
         self._pending: Counter[tuple[int, bool]] = Counter()
@@ -88,11 +97,12 @@ class WorkObserver:
         self._tokens += tokens
         self._squares += float(tokens) * length
 
-    def watched(self, call: Callable[..., Any], *, again: bool) -> Callable[..., Any]:
+    def watched(self, module: Any, call: Callable[..., Any], *, again: bool) -> Callable[..., Any]:
         """Return a call that is made while its functions are handed on to here.
 
         Args:
-            call: What is called.
+            module: What is called.
+            call: Calls it.
             again: Whether it computes again what a backward pass needs.
         """
 
@@ -100,7 +110,7 @@ class WorkObserver:
             with function_mode()(self, again=again):
                 return call(*args, **kwargs)
 
-        return call if self.is_blind else under_mode
+        return call if self.is_blind or id(module) in self._with_fast_path else under_mode
 
     def note(self, module: Any, args: Any, kwargs: Any, around: Any, *, grads: bool) -> None:
         """Note a call that is about to be made.
@@ -208,6 +218,9 @@ class WorkObserver:
         self._roots.append(root)
         for own in list(root.modules()):
             self.is_blind |= runs_without_python(own)
+            if has_fast_path(own):
+                self._with_fast_path.add(id(root))
+                self._is_odd = True
             self._parts.setdefault(id(own), ModulePart(own))
             # What a module does not have takes it long to say.
             if isinstance(rows := vars(own).get("num_embeddings"), int):

@@ -248,6 +248,26 @@ def test_a_reference_model_counts_forward_only():
     assert observed(step, model)["ran_products"] * 6 * IDS.numel() == counted_flops(step)
 
 
+def test_a_teacher_with_a_fast_path_keeps_its_results():
+    """Fails when watching the functions of a module in evaluation makes torch compute it in another way."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    teacher = nn.TransformerEncoder(layer, 2).eval()
+    model, given = Model(), torch.randn(4, 12, 16)
+    results = []
+
+    def step():
+        with torch.no_grad():
+            results.append(teacher(given))
+        return model(IDS).sum()
+
+    learnt = observed(step, model)
+    with torch.no_grad():
+        expected = teacher(given)
+    assert all(torch.equal(expected, result) for result in results)
+    assert "ran_products" not in learnt
+
+
 def test_logits_of_a_tied_embedding_are_a_product():
     """Fails when the head of a model that has no module for it is left out, or its MFU unknown."""
     model = Tied()
