@@ -49,8 +49,8 @@ _OF_OTHER_PROGRAMS = {
     **dict.fromkeys(("pos_emb", "no_weight_tying", "num_kv_heads"), "GPT-NeoX"),
 }
 """Names of programs whose other names are Megatron's too, while their defaults are not."""
-_OF_OBJECTS = frozenset({"activation_func", "gated_linear_unit", "num_moe_experts"})
-"""Fields that a configuration object has (NeMo, Megatron-Bridge), and no list of arguments."""
+_OF_OBJECTS = frozenset({"activation_func", "gated_linear_unit"})
+"""Fields that a configuration object has (NeMo, Megatron-Bridge), and no list of arguments or file of one's own."""
 _NEEDED_OF_OBJECTS = (
     ("gated_linear_unit", "activation", "swiglu"),
     ("ffn_hidden_size",),
