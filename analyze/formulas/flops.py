@@ -36,9 +36,10 @@ from meshscope.probe.schema.model.counts import (
     products_of_sizes,
     total_parameters,
 )
+from meshscope.probe.schema.model.fields import REFUSED
 
 from ..wording.limits import Limit
-from ..wording.message import Message, Text, message
+from ..wording.message import Message, Text, message, message_of_cell
 
 _CLOSE = 0.002
 """Stated parameters may be rounded, or leave out norms: so much they may differ."""
@@ -152,7 +153,11 @@ def known_model(run: Mapping[str, object]) -> KnownModel:
 
 def _described(text: str) -> KnownModel:
     try:
-        model = describe_model(json.loads(text))
+        fields = json.loads(text)
+        if isinstance(fields, dict) and set(fields) == {REFUSED}:
+            why = message_of_cell(fields[REFUSED])
+            return KnownModel(None, message("lacks.counted_model", why=why))
+        model = describe_model(fields)
     except (ConfigError, ValueError, RecursionError) as error:
         what = error.what if isinstance(error, ConfigError) else str(error)
         where = error.where if isinstance(error, ConfigError) else "model"

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..compat.batched import is_batched_inside
 from ..schema.errors import ConfigError
+from ..schema.message import Message, message_to_cell
 from ..schema.model import ModelDescription
 from ..schema.model.fields import model_fields
 from .model_modules import fields_of_modules
@@ -107,8 +108,11 @@ class ModelWatch:
                 is_whole = self._is_whole and _STAGE_MODULE not in sys.modules
                 if is_whole and (doubts := doubts_of(module)):
                     self._learn({"observed": doubts})
-        except ConfigError:
-            return  # MFU stays unknown: a model that no formula counts.
+        except ConfigError as error:
+            # A model that no formula counts: its MFU stays unknown, and why.
+            what = error.said["what"]
+            if isinstance(what, Message):
+                self._learn({"model_refused": message_to_cell(what)})
 
 
 def _ids_of(batch: Mapping[str, Any]) -> Any:

@@ -212,7 +212,8 @@ def _run_table(
             known = {**part, **known}
         else:
             limits.append(_ignored(key, part))
-    known["model"] = model_text(manifest.get("model"), manifest.get("observed"))
+    refused = manifest.get("model_refused")
+    known["model"] = model_text(manifest.get("model"), manifest.get("observed"), refused)
     values: dict[str, Any] = {}
     for column in RUN.columns:
         value = known.get(column.name)

@@ -40,6 +40,7 @@ _EMPTY_MANIFEST: dict[str, Any] = {
     "layout": None,
     "model": {},
     "observed": {},
+    "model_refused": None,
     "schedule": None,
     "microbatches": None,
     "tokens_per_step": None,

@@ -10,6 +10,8 @@ from ...schema.message import message
 from ..errors import ConfigError
 from .description import ModelDescription
 
+REFUSED = "refused"
+"""The only field of a model that no formula counts: the cell of the message why."""
 _SIZES_ALONE = frozenset(
     {"num_layers", "hidden_size", "ffn_size", "num_heads", "seq_len", "vocab_size", "parameters"}
 )
@@ -72,14 +74,16 @@ def _mapping(source: object, where: str) -> Mapping[str, Any]:
     return found
 
 
-def model_text(model: object, observed: object = None) -> str | None:
+def model_text(model: object, observed: object = None, refused: object = None) -> str | None:
     """Return what a manifest says of a model as JSON, None where it says sizes alone.
 
     Args:
         model: Fields of a description.
         observed: Those that tell what ran of it.
+        refused: The cell of the message why no model was described.
     """
     if not isinstance(model, Mapping) or not set(model) - _SIZES_ALONE:
-        return None
+        is_told = isinstance(refused, str) and not model
+        return json.dumps({REFUSED: refused}) if is_told else None
     ran = observed if isinstance(observed, Mapping) else {}
     return json.dumps({**model, **ran}, sort_keys=True)

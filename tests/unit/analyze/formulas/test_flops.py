@@ -5,6 +5,8 @@ import json
 import pytest
 
 from meshscope.analyze.formulas.flops import ModelShape, flops_per_token, known_model, model_shape
+from meshscope.probe.schema.message import message, message_to_cell
+from meshscope.probe.schema.model.fields import model_text
 
 SHAPE = ModelShape(num_layers=2, hidden_size=8, seq_len=16, vocab_size=10, parameters=1000)
 ATTENTION = 12 * 2 * 8 * 16
@@ -89,6 +91,18 @@ def test_flops_that_sizes_do_not_tell_are_unknown(fields, code):
     known = known_model(run_of(**fields))
     assert getattr(known.unknown_because, "code", "") == code
     assert (known.model is None) == bool(code)
+
+
+def test_a_model_that_no_formula_counts_says_why():
+    """Fails when a user of another family is only told that the capture lacks the shape of the model."""
+    refused = message_to_cell(message("refused.family_not_known", family="t5"))
+    known = known_model({"model": model_text({}, {}, refused)})
+    assert known.model is None
+    assert known.unknown_because.code == "lacks.counted_model"
+    assert "t5" in str(known.unknown_because)
+    assert model_text({"num_layers": 2, "gated": True}, {}, refused) == model_text(
+        {"num_layers": 2, "gated": True}
+    )
 
 
 def test_attention_counts_as_it_was_seen():

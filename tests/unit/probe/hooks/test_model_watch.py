@@ -99,12 +99,19 @@ def test_a_classifier_tells_its_tokens_alone():
     assert not reported
 
 
-@pytest.mark.parametrize("config", [{"model_type": "mamba", "state_size": 16}, {}])
-def test_a_model_that_no_formula_counts_tells_its_tokens_alone(config):
-    """A guess would be a wrong MFU."""
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "mamba", "state_size": 16}, ["refused.no_attention"]),
+        ({"model_type": "t5", "d_model": 8}, ["refused.family_not_known"]),
+        ({}, []),
+    ],
+)
+def test_a_model_that_no_formula_counts_tells_why(config, why):
+    """A guess would be a wrong MFU, and without a reason nobody knows what to state."""
     reported = []
     assert ModelWatch(reported.append).tokens(wrapped(config), (IDS,), {}) == 96
-    assert not reported
+    assert [told["model_refused"].split()[0] for told in reported] == why
 
 
 def test_a_model_of_picotron_tells_its_configuration():
@@ -137,7 +144,7 @@ def test_arguments_of_a_model_that_is_not_known_tell_tokens_alone():
     )
     module = SimpleNamespace(model_args=arguments, training=True)
     assert ModelWatch(reported.append).tokens(module, (IDS,), {}) == 96
-    assert not reported
+    assert [told.keys() for told in reported] == [{"model_refused"}]
 
 
 @pytest.mark.parametrize(("name", "layers"), [("mtp", 1), ("other", 0)])
