@@ -23,6 +23,7 @@ SOURCES = (
         "levels",
         "standstill",
         "last_operations",
+        "last_stack",
         "hooks",
         "session",
         "uncompiled",

@@ -54,6 +54,9 @@ def test_every_source_has_its_words(project_dir):
         and isinstance(node.args[0], ast.Constant)
     }
     assert {"compute", "steps"} <= made <= set(SOURCES)
+    assert {f"{part}.{name}" for part in ("source", "effect") for name in SOURCES} <= set(
+        catalogue()
+    )
 
 
 @pytest.mark.parametrize("counter", sorted(COUNTERS))

@@ -119,7 +119,8 @@ def test_the_wire_of_an_operation_without_peers_is_not_reported():
     assert bars[UNSPLIT] == pytest.approx(0.3)
     assert "exposed_dp_wire" not in bars
     assert sum(bars.values()) == pytest.approx(1)
-    assert "exposed_communication" not in {finding.kind for finding in found.findings}
+    (exposed,) = (one for one in found.findings if one.kind == "exposed_communication")
+    assert exposed.claim.code == "exposed_communication.claim_unsplit"
     assert found.metrics["exposed_comm_frac"] is None
     assert any(
         limit.startswith("DP communication that no compute hides takes 30.0 %")
