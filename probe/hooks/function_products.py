@@ -194,6 +194,13 @@ def shapes_of(operand: Any) -> tuple[Any, ...]:
     return (operand.shape,) if base is None else (operand.shape, base.shape)
 
 
+def parameters_used(name: str, args: Any) -> list[Any]:
+    """Return the parameters that a call of a function used without multiplying a matrix."""
+    from torch.nn import Parameter
+
+    return [own for own in _flat(args) if isinstance(own, Parameter)] if name in _USES else []
+
+
 def _flat(args: Any) -> Iterator[Any]:
     """Return arguments, those in a list one by one."""
     for own in args:
@@ -202,8 +209,7 @@ def _flat(args: Any) -> Iterator[Any]:
 
 @cache
 def function_mode() -> Any:
-    """Return the class of the mode; it is told whom to hand products, and shapes of parameters, on to."""
-    from torch.nn import Parameter
+    """Return the class of the mode; it is told whom to hand calls on to."""
     from torch.overrides import TorchFunctionMode
 
     compiling = is_compiling()
@@ -224,10 +230,8 @@ def function_mode() -> Any:
                 return func(*args, **named)
             result = func(*args, **named)
             name = getattr(func, "__name__", "")
-            if name in _KINDS:
+            if name in _KINDS or name in _USES:
                 self._observer.note_function(name, args, named, result, again=self._again)
-            elif name in _USES:
-                self._observer.note_uses(own for own in _flat(args) if isinstance(own, Parameter))
             return result
 
     return FunctionProducts

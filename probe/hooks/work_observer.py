@@ -25,7 +25,13 @@ from ..compat.torch_names import runs_without_python
 from ..cost import CostMeter
 from ..safety.program_signals import pass_on
 from ..schema.terms import SpanKind
-from .function_products import Product, function_mode, products_of, shapes_of
+from .function_products import (
+    Product,
+    function_mode,
+    parameters_used,
+    products_of,
+    shapes_of,
+)
 from .model_modules import entries_of_longest_list
 from .module_products import (
     OTHERS_FRAC,
@@ -137,7 +143,7 @@ class WorkObserver:
         self._taken_ns += now_ns() - entered_ns
 
     def note_function(self, name: str, args: Any, kwargs: Any, result: Any, *, again: bool) -> None:
-        """Note what a function multiplied; what cannot be counted leaves the step open.
+        """Note what a function multiplied or used; what cannot be counted leaves the step open.
 
         Args:
             name: The name of the function.
@@ -150,15 +156,12 @@ class WorkObserver:
         try:
             for product in products_of(name, args, kwargs, result):
                 self._add_product(product, again=again)
+            for own in parameters_used(name, args):
+                self._used.update(shapes_of(own))
         except Exception as error:  # noqa: BLE001 - arguments of a kind that is not known: the sizes count
             pass_on(error)
             self._is_odd = True
         self._taken_ns += now_ns() - entered_ns
-
-    def note_uses(self, parameters: Iterable[Any]) -> None:
-        """Note parameters that a function used without multiplying a matrix."""
-        for own in parameters:
-            self._used.update(shapes_of(own))
 
     def note_result(self, result: Any) -> None:
         """Note what an outermost call returned: logits without the call of a head come of a function.

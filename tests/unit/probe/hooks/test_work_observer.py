@@ -268,6 +268,30 @@ def test_a_teacher_with_a_fast_path_keeps_its_results():
     assert "ran_products" not in learnt
 
 
+class Unreadable(nn.Parameter):
+    """A parameter of a library that does not say what it is a part of."""
+
+    @property
+    def _base(self):
+        """Raise what a library raises."""
+        raise RuntimeError("no storage")
+
+
+class Shifted(Model):
+    """Adds such a parameter."""
+
+    def forward(self, ids):
+        """Return logits."""
+        return super().forward(ids) + self.shift
+
+
+def test_what_cannot_be_read_of_a_function_ends_no_training():
+    """Fails when an operand of a kind that is not known raises in the program that is watched."""
+    model = Shifted()
+    model.shift = Unreadable(torch.zeros(24))
+    assert "ran_products" not in observed(lambda: model(IDS).sum(), model)
+
+
 def test_logits_of_a_tied_embedding_are_a_product():
     """Fails when the head of a model that has no module for it is left out, or its MFU unknown."""
     model = Tied()
