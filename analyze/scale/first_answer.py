@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -79,10 +80,12 @@ def _made(summaries: Summaries, limit_bytes: float | None) -> Outlook:
     looking = Looking(steps_skipped(summaries, limit_bytes), len(summaries.ranks))
     counting = Counting(summaries)
     columns = tuple(dict.fromkeys((*SURVEYED, *COUNTED_COLUMNS)))
-    for part in joined(summaries.parts(columns, zeros=False)):
-        rows = Rows(part)
-        looking.add(rows)
-        counting.add(rows)
+    with ThreadPoolExecutor(1) as other:
+        for part in joined(summaries.parts(columns, zeros=False)):
+            rows = Rows(part)
+            counted = other.submit(counting.add, rows)
+            looking.add(rows)
+            counted.result()
     answer = answer_of(summaries, looking.survey(str(summaries.run)), limit_bytes)
     return Outlook(answer, counting.blocks())
 

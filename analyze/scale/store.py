@@ -21,6 +21,7 @@ from meshscope.probe.schema.manifest import (
 )
 
 from ..tables.parquet_file import to_read
+from ..tables.threads import map_in_threads
 from ..wording.message import message
 from .executors import Executor
 from .outline import Outline, outline_of
@@ -107,9 +108,16 @@ class Summaries:
         Raises:
             RunDirectoryError: A file is missing or damaged.
         """
-        for one in self.segments:
-            if one.rows and (ranks is None or not ranks.isdisjoint(one.ranks)):
-                yield _read(self.folder / one.name, columns, zeros=zeros)
+
+        def read(one: SegmentFacts) -> pa.Table:
+            return _read(self.folder / one.name, columns, zeros=zeros)
+
+        wanted = (
+            one
+            for one in self.segments
+            if one.rows and (ranks is None or not ranks.isdisjoint(one.ranks))
+        )
+        yield from map_in_threads(read, wanted)
 
 
 def write_summaries(

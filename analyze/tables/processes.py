@@ -9,7 +9,6 @@ for ever.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -63,11 +62,6 @@ class _Place:
     counts: Any = None
     """Bytes that were read so far, for each task; only the process that has the task writes."""
     task = 0
-
-
-def usable_cpus() -> int:
-    """Return on how many CPUs this process may run."""
-    return len(os.sched_getaffinity(0))
 
 
 def map_in_processes(

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from ...tables.arrays import FloatArray
+from ...tables.threads import map_in_threads
 from .known_values import finite_median
 
 LAGS = 5
@@ -44,6 +45,8 @@ DIFFERENCE_EFFICIENCY = 2 / 3
 """Share of the degrees of freedom that is left when noise comes from differences of neighbours."""
 NOISE_FLOOR = 5e-4
 """Least noise of a step, as a share of its work: integer stamps and clocks are not exact."""
+_LARGE_CELLS = 1 << 17
+"""Scores of so many steps and ranks take milliseconds."""
 _NORMAL = NormalDist()
 
 
@@ -86,7 +89,12 @@ def noise_of(scores: FloatArray, errors: FloatArray) -> Noise:
     within = np.where(known, errors, 0.0) ** 2
     within = within.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     lags = range(1, min(LAGS, steps - 1) + 1)
-    variogram = np.stack([_squared_spread(scores, lag) for lag in lags])
+
+    def spread(lag: int) -> FloatArray:
+        return _squared_spread(scores, lag)
+
+    large = scores.size >= _LARGE_CELLS
+    variogram = np.stack(list(map_in_threads(spread, lags, side_by_side=large)))
     return _combined(variogram, within, float(steps))
 
 

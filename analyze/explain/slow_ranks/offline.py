@@ -28,6 +28,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ...tables.arrays import BoolArray, FloatArray, IntArray
+from ...tables.threads import map_in_threads
 from .judge import SUSPICION, Budgets, Judge, Look, window_budgets
 from .settings import DetectionSettings
 from .stretches import (
@@ -52,6 +53,8 @@ _ABOVE = 6
 _BELOW = 3
 _COLUMNS = 128
 """Ranks that are bounded at a time, so that their sums stay in the cache."""
+_LARGE_CELLS = 1 << 15
+"""Scores of so many steps and ranks take milliseconds."""
 _GROWTH = 1.25
 """Steps of one length of the past are bounded together up to that ratio."""
 _ROUNDING = 1e-6
@@ -66,16 +69,22 @@ def may_stand_out(scored: Scored, settings: DetectionSettings, budgets: Budgets)
         settings: What counts as slow.
         budgets: How often the tests may blame a healthy rank.
     """
-    ranks = scored.own.shape[1]
-    found = np.zeros(ranks, dtype=bool)
-    for first in range(0, ranks, _COLUMNS):
-        part = slice(first, first + _COLUMNS)
+
+    def of_some(part: slice) -> BoolArray:
         doubt = doubt_of_some(scored.doubt, part)
         with np.errstate(invalid="ignore", divide="ignore"):
             by_peers = _by_peers(scored.peers[:, part].copy(), doubt, budgets.peers)
             by_past = _by_past(scored.own[:, part].copy(), doubt, budgets.past, settings)
-        found[part] = by_peers | by_past
-    return found
+        return by_peers | by_past
+
+    steps, ranks = scored.own.shape
+    parts = [slice(first, first + _COLUMNS) for first in range(0, ranks, _COLUMNS)]
+    return np.concatenate(
+        [
+            np.zeros(0, dtype=bool),
+            *map_in_threads(of_some, parts, side_by_side=steps * _COLUMNS >= _LARGE_CELLS),
+        ]
+    )
 
 
 def doubt_of_some(doubt: Doubt, ranks: slice | BoolArray) -> Doubt:

@@ -10,14 +10,15 @@ all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from ...tables.arrays import BoolArray, FloatArray
+from ...tables.threads import map_in_threads
 from .cube import Cube
 from .noise import NOISE_FLOOR, noise_of
 from .normalise import Line, Slopes, common_mode, item_mean, peer_scores, replica_mean, step_scores
@@ -80,6 +81,8 @@ SINGLE_CELLS = 1 << 17
 KEPT_CELLS = 8 * CHUNK_CELLS
 """A window of at most so many durations is laid out once: 64 MB."""
 T = TypeVar("T", bound=np.generic)
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class Steps(Protocol):
@@ -121,6 +124,18 @@ class Scored(msgspec.Struct, frozen=True):
     """Excess over the replicas per step that is due to other work, by rank."""
 
 
+class _Chunk(NamedTuple):
+    """Scores of some steps against the own mean, one after the other."""
+
+    shared: FloatArray
+    """What the comparable ranks have in common, along the lanes."""
+    trimmed: FloatArray
+    """Mean durations [step, lane, replica, place, kind] with outliers drawn in."""
+    own: FloatArray
+    errors: FloatArray
+    referenced: BoolArray
+
+
 class Window:
     """Some steps: what does not depend on who is trusted."""
 
@@ -157,42 +172,61 @@ class Window:
         """Return the scores of all ranks against trusted ones."""
         cube = self._cube
         line, mean = self.slopes.line(trusted), mean_over_steps(self._means)
-        trims, own, errors, shared = [], [], [], []
-        referenced = np.zeros(cube.shape, dtype=bool)
-        for first, cells in self._chunks():
+
+        def against_own(chunk: tuple[int, FloatArray]) -> _Chunk:
+            first, cells = chunk
             steps = len(cells) // cube.shape[0]
             informative = self._informative(trusted, first, steps)
             scores = step_scores(cells, _repeated(mean, steps), line, informative)
             common = common_mode(scores, trusted, steps)
-            trims.append(self._means[first : first + steps] * _by_step(scores.trim, cube))
-            shared.append(common)
-            own.append(cube.each(_by_step(scores.total - common, cube)))
-            errors.append(cube.each(_by_step(scores.error, cube)))
-            referenced |= _by_step(scores.referenced, cube).any(axis=0)
-        trimmed = mean_over_steps(np.concatenate(trims))
+            return _Chunk(
+                shared=common,
+                trimmed=self._means[first : first + steps] * _by_step(scores.trim, cube),
+                own=cube.each(_by_step(scores.total - common, cube)),
+                errors=cube.each(_by_step(scores.error, cube)),
+                referenced=np.asarray(_by_step(scores.referenced, cube).any(axis=0)),
+            )
+
+        chunks = tuple(self._mapped(against_own, self._chunks()))
+        trimmed = mean_over_steps(np.concatenate([chunk.trimmed for chunk in chunks]))
         expected = replica_mean(trimmed, line, trusted)
-        peers = []
-        for (first, cells), common in zip(self._chunks(), shared, strict=True):
+
+        def against_peers(chunk: tuple[tuple[int, FloatArray], FloatArray]) -> FloatArray:
+            (first, cells), common = chunk
             steps = len(cells) // cube.shape[0]
             means = _repeated(expected, steps), _repeated(mean, steps)
             scored = peer_scores(cells, *means, line, self._informative(trusted, first, steps))
-            peers.append(_by_step(scored - common, cube))
-        against = np.concatenate(peers)
-        by_rank, own_by_rank = cube.each(against), np.concatenate(own)
-        within = np.concatenate(errors)
-        noise = noise_of(own_by_rank, within)
+            return _by_step(scored - common, cube)
+
+        shared = (chunk.shared for chunk in chunks)
+        against = np.concatenate(
+            list(self._mapped(against_peers, zip(self._chunks(), shared, strict=True)))
+        )
+        own = np.concatenate([chunk.own for chunk in chunks])
+        errors = np.concatenate([chunk.errors for chunk in chunks])
+        referenced = np.any([chunk.referenced for chunk in chunks], axis=0)
+        by_rank = cube.each(against)
+        noise = noise_of(own, errors)
         comparison = comparison_of(cube, trusted, line)
         return Scored(
             unequal_work=cube.floats(self._unequal_work(trusted, against)),
             peers=by_rank,
-            own=own_by_rank,
-            errors=within,
+            own=own,
+            errors=errors,
             mean=mean,
             trimmed=trimmed,
             comparison=comparison,
             doubt=doubt_of(noise, mean_over_steps(by_rank), comparison, len(by_rank), settings),
             referenced=cube.by_rank(referenced | self.is_known).astype(bool),
         )
+
+    def _mapped(
+        self, function: Callable[[_Item], _Result], chunks: Iterable[_Item]
+    ) -> Iterator[_Result]:
+        """Yield what a function makes of each chunk; side by side if they are large."""
+        kinds, items = self._steps.shape[1:]
+        cells = int(np.prod(self._means.shape[:-1])) * kinds * items
+        return map_in_threads(function, chunks, side_by_side=cells >= 2 * SINGLE_CELLS)
 
     def _informative(self, trusted: BoolArray, first: int, steps: int) -> BoolArray:
         """Return which ranks tell the work of some steps, one after the other along the lanes."""

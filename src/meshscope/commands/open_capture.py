@@ -134,7 +134,7 @@ def _bytes_of(path: Path) -> int:
 
 def workers() -> int:
     """Return how many processes read traces at the same time."""
-    from meshscope.analyze.tables.processes import usable_cpus
+    from meshscope.analyze.tables.threads import usable_cpus
 
     return min(usable_cpus(), _MOST_WORKERS)
 

@@ -144,6 +144,23 @@ def test_healthy_ranks_seldom_stand_out():
     assert len(set(cube.replica[standing_out(own, cube)])) < 16
 
 
+def test_the_ranks_that_show_the_work_of_a_replica_look_no_calmer_than_the_others():
+    """Fails when hundreds of healthy ranks seem to have slow steps, as their own step often was the median they are held against."""
+    layout = ParallelLayout(tp=4, pp=4, dp=128)
+    own = own_work(layout, 500).astype(np.float32)
+    cube = cube_of(tuple(range(layout.world_size)), layout)
+    assert len(set(cube.replica[standing_out(own, cube)])) <= 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_faint_stretch_stands_out(seed):
+    """Fails when a stretch that the tests would blame is lost in the rank's own mean, or in noise that was measured too low."""
+    layout, steps, errors = ParallelLayout(tp=1, pp=1, dp=720), 24, 8
+    own = own_work(layout, STEPS, seed=seed, cv=0.05)
+    own[333, 50 : 50 + steps] *= 1 + errors * 0.05 / np.sqrt(steps)
+    assert 333 in standing_out(own.astype(np.float32), cube_of(tuple(range(720)), layout))
+
+
 def test_a_small_job_is_followed_whole():
     """Fails when a job without ranks to spare is judged by some of them."""
     layout = ParallelLayout(tp=2, pp=2, dp=32)
