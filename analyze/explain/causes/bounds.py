@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from functools import cache
 from math import lgamma
 
 import numpy as np
@@ -32,7 +34,8 @@ def log_bound(drawn: FloatArray, own: float, together: int) -> float:
     """Return the logarithm of the bound on the chance of a sum, of so many values from each row.
 
     The values of a row are drawn without replacement: the mean of ``exp(t sum)`` over all choices is an
-    elementary symmetric polynomial of ``exp(t d)``.
+    elementary symmetric polynomial of ``exp(t d)``. Its logarithm is convex in ``t``, as that of every sum of exponentials, so that
+    the least bound lies where it stops to fall.
     """
     known = np.isfinite(drawn)
     size = float(np.sqrt(np.mean(drawn[known] ** 2))) if known.any() else 0.0
@@ -44,17 +47,22 @@ def log_bound(drawn: FloatArray, own: float, together: int) -> float:
         np.vectorize(log_choose, otypes=[float])(count, together) * rows
         for count, rows in zip(*np.unique(known.sum(axis=1), return_counts=True), strict=True)
     )
-    best = 0.0
-    for tilt in TILTS / size:
-        raised = tilt * filled
+    tilts = TILTS / size
+
+    @cache
+    def bound(at: int) -> float:
+        raised = tilts[at] * filled
         top = raised.max(axis=1)
         raised -= top[:, None]
         chosen = symmetric(np.exp(raised, out=raised), together)
         if (chosen <= 0).any():
-            break
+            return np.inf
         logs = together * float(top.sum()) + float(np.log(chosen).sum()) - choices
-        best = min(best, logs - tilt * own)
-    return best
+        return float(logs - tilts[at] * own)
+
+    # Beyond the number range nothing falls any more.
+    still = bisect_left(range(len(tilts) - 1), True, key=lambda at: bound(at + 1) >= bound(at))
+    return min(bound(still), 0.0)
 
 
 def symmetric(value: FloatArray, degree: int) -> FloatArray:
