@@ -17,7 +17,7 @@ from meshscope.probe.reader.rank_parts import segment_bytes
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.manifest import part_directories
 
-from ..load.ingested import is_ingested
+from ..load.ingested import is_ingested, most_rows_of_a_rank
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.part import StepRange
 from ..wording.message import message
@@ -29,6 +29,8 @@ ACCOUNT_BYTES = 250_000_000
 """What an account holds beside records."""
 ACCOUNT_ROW_BYTES = 1000
 """What a record takes in an account, at most."""
+PROFILED_ROW_BYTES, READ_ROW_BYTES = 300, 70
+"""What a kernel, an operator or a call takes in an account that looks at it, and while the steps are picked out."""
 
 
 class AccountSteps(NamedTuple):
@@ -39,6 +41,8 @@ class AccountSteps(NamedTuple):
     """The slow rank that they were chosen for; None where none is slow."""
     rows: int
     """Records that they have, of all ranks."""
+    size_bytes: float
+    """What an account of them takes beside what it always takes."""
 
 
 def account_steps(
@@ -46,6 +50,7 @@ def account_steps(
     answer: FirstAnswer | None,
     most_rows: int,
     within: StepRange | None = None,
+    profiled: int = 0,
 ) -> AccountSteps | None:
     """Return the steps to account for; None where the records of all have room.
 
@@ -54,14 +59,16 @@ def account_steps(
         answer: What its summaries say of slow ranks; None if nothing.
         most_rows: Records that have room.
         within: The steps to choose from; all if not given.
+        profiled: The ``profiled_rows`` of the run; steps have equally many.
     """
     table = blocks.steps
     steps = table["step"].to_numpy()
     wanted = np.ones(len(steps), dtype=bool)
     if within is not None:
         wanted = (steps >= within.first) & (steps <= within.last)
-    steps = steps[wanted]
-    rows = table["records"].to_numpy()[wanted].astype(np.float64)
+    records = table["records"].to_numpy()[wanted].astype(np.float64)
+    of_step = profiled / max(len(steps), 1) * PROFILED_ROW_BYTES / ACCOUNT_ROW_BYTES
+    steps, rows = steps[wanted], records + of_step
     if rows.sum() <= most_rows:
         return None
     begin, end, rank = _of_slow_rank(answer, steps, rows, most_rows) or (
@@ -71,7 +78,8 @@ def account_steps(
     return AccountSteps(
         steps=StepRange(int(steps[begin]), int(steps[end - 1])),
         rank=rank,
-        rows=int(rows[begin:end].sum()),
+        rows=int(records[begin:end].sum()),
+        size_bytes=float(rows[begin:end].sum()) * ACCOUNT_ROW_BYTES,
     )
 
 
@@ -80,14 +88,27 @@ def rows_in(limit_bytes: float) -> int:
     return max(int((limit_bytes - ACCOUNT_BYTES) / ACCOUNT_ROW_BYTES), 0)
 
 
-def beside_account(run: Path) -> float:
+def profiled_rows(run: Path) -> int:
+    """Return how many kernels, operators and calls the rank with the most has of an ingested run; 0 of a recorded one.
+
+    Raises:
+        RunDirectoryError: A table cannot be read.
+    """
+    return most_rows_of_a_rank(run) if is_ingested(run) else 0
+
+
+def beside_account(run: Path, profiled: int = 0) -> float:
     """Return what reading the records of a run takes beside them, bytes.
 
-    Those of an ingested run are read by their steps. A recorded rank is looked through for its own: the
-    largest on disk counts, for ranks are read one after the other.
+    Those of an ingested run are read by their steps, but for what a profiler saw. A recorded rank is looked through for its
+    own: the largest on disk counts, for ranks are read one after the other.
+
+    Args:
+        run: A run directory.
+        profiled: Its ``profiled_rows``.
     """
     if is_ingested(run):
-        return 0.0
+        return float(profiled * READ_ROW_BYTES)
     parts = [[*own.values()] for own in part_directories(run).values()]
     largest = max(parts, key=lambda own: sum(map(segment_bytes, own)), default=[])
     return looking_bytes(sum(map(unpacked_bytes, largest)))
@@ -104,8 +125,8 @@ def require_room(chosen: AccountSteps | None, limit_bytes: float, beside_bytes: 
     Raises:
         ConfigError: Even one step needs more.
     """
-    if chosen is not None and chosen.rows > rows_in(limit_bytes - beside_bytes):
-        needed = ACCOUNT_BYTES + beside_bytes + chosen.rows * ACCOUNT_ROW_BYTES
+    needed = ACCOUNT_BYTES + beside_bytes + (0.0 if chosen is None else chosen.size_bytes)
+    if chosen is not None and needed > limit_bytes:
         raise ConfigError(
             message("refused.step_needs_memory", rows=chosen.rows),
             where="--memory-limit",

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -37,6 +38,7 @@ from .stored_tables import (
     Tables,
     open_stored,
     read_tables,
+    rows_of_ranks,
     write_table,
 )
 from .trace import Trace
@@ -166,6 +168,20 @@ def read_folder(
             is_left_out = pc.is_in(held[name]["rank"], value_set=pa.array(sorted(without)))
             held[name] = held[name].filter(pc.invert(is_left_out))
     return Tables(held, stored, again)
+
+
+def stored_rows(folder: Path) -> Counter[int]:
+    """Return how many rows each rank has in the large tables; footers and ranks are read.
+
+    Raises:
+        RunDirectoryError: A table cannot be read.
+    """
+    listed, found = read_list(folder).tables, Counter[int]()
+    for name in STORED:
+        for file in _files_of(folder / name, listed.get(name)):
+            is_known = file.ranks and file.is_shared
+            found.update(file.ranks if is_known else rows_of_ranks(file.path))
+    return found
 
 
 def _read_again(spec: TableSpec, files: Sequence[Path], wanted: Selection) -> pa.Table:

@@ -61,7 +61,8 @@ def log_bound(drawn: FloatArray, own: float, together: int) -> float:
         return float(logs - tilts[at] * own)
 
     # Beyond the number range nothing falls any more.
-    still = bisect_left(range(len(tilts) - 1), True, key=lambda at: bound(at + 1) >= bound(at))
+    places = range(len(tilts) - 1)
+    still = bisect_left(places, 1, key=lambda at: int(bound(at + 1) >= bound(at)))
     return min(bound(still), 0.0)
 
 

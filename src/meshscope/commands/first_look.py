@@ -91,6 +91,7 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
     from meshscope.analyze.scale.account_steps import (
         account_steps,
         beside_account,
+        profiled_rows,
         require_room,
         rows_in,
     )
@@ -118,8 +119,9 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
     within = None if room.steps is None else StepRange.parse(room.steps)
     if room.limit_bytes is None:
         return FirstLook(made, answer, account_steps(blocks, answer, most_rows(), within))
-    beside = beside_account(run)
+    profiled = profiled_rows(run)
+    beside = beside_account(run, profiled)
     most = rows_in(room.limit_bytes - beside)
-    chosen = account_steps(blocks, answer, most, within)
+    chosen = account_steps(blocks, answer, most, within, profiled)
     require_room(chosen, room.limit_bytes, beside)
     return FirstLook(made, answer, chosen, most)

@@ -15,14 +15,19 @@ from tests import recorded_steps
 from typer.testing import CliRunner
 
 from meshscope.analyze import diagnose
+from meshscope.analyze.load.ingest import Keeping, ingest
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
 from meshscope.analyze.scale.account_steps import (
     ACCOUNT_BYTES,
     ACCOUNT_ROW_BYTES,
+    PROFILED_ROW_BYTES,
+    READ_ROW_BYTES,
     account_steps,
     beside_account,
+    profiled_rows,
 )
+from meshscope.analyze.scale.blocks import blocks_of
 from meshscope.analyze.scale.executors import InThisProcess
 from meshscope.analyze.scale.first_answer import outlook_of
 from meshscope.analyze.scale.store import FOLDER, write_summaries
@@ -209,3 +214,29 @@ def test_reading_a_recorded_rank_has_its_room_beside_the_account(run, tmp_path):
     recorded_steps.record(recorded, steps=20)
     assert beside_account(recorded) == looking_bytes(unpacked_bytes(rank_directory(recorded, 0)))
     assert beside_account(recorded) > looking_bytes(0)
+
+
+def test_what_a_profiler_saw_has_its_room(tmp_path):
+    """Fails when a trace of a million operators takes twice the limit, because its steps have few collectives."""
+    kernels = [
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10.0 * at, "dur": 8}
+        | {"args": {"stream": 7, "device": 0, "correlation": at}}
+        for at in range(400)
+    ]
+    steps = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{at}", "pid": 1, "tid": 1}
+        | {"ts": 1000.0 * at, "dur": 1000}
+        for at in range(4)
+    ]
+    source = tmp_path / "rank0.json"
+    source.write_text(json.dumps({"traceEvents": [*kernels, *steps]}))
+    ingested = ingest(source, Keeping(runs_dir=tmp_path / "runs")).path
+    assert profiled_rows(ingested) == 404
+    assert beside_account(ingested, 404) == 404 * READ_ROW_BYTES
+    blocks = blocks_of(write_summaries(ingested, InThisProcess(), lambda _: None))
+    assert account_steps(blocks, None, 1000, profiled=404) is None
+    chosen = account_steps(blocks, None, 75, profiled=404)
+    assert chosen.steps.last - chosen.steps.first == 1
+    assert chosen.size_bytes == pytest.approx(
+        chosen.rows * ACCOUNT_ROW_BYTES + 202 * PROFILED_ROW_BYTES
+    )
