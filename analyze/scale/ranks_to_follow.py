@@ -48,8 +48,8 @@ _VOICES = 63
 """Replicas that show what is usual at a place."""
 _LEAST_PLACES, _PLACES = 3, 7
 """Places that show the work of a replica: of two, either may be the slow one."""
-_RANKS = 2048
-"""Ranks that are looked at together."""
+_RANKS = 512
+"""Ranks that are looked at together, by each thread."""
 _REPLICAS = 32
 """Replicas that are looked at together, so that their steps stay in the cache."""
 _BLOCK = 8

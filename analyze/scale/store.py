@@ -30,6 +30,8 @@ from .summary import SCHEMA
 
 FOLDER = "summaries"
 """The folder in a run directory."""
+SMALL_ROWS = 1 << 17
+"""Files of up to so many rows are read side by side: a few of them take tens of megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +114,13 @@ class Summaries:
         def read(one: SegmentFacts) -> pa.Table:
             return _read(self.folder / one.name, columns, zeros=zeros)
 
-        wanted = (
+        wanted = [
             one
             for one in self.segments
             if one.rows and (ranks is None or not ranks.isdisjoint(one.ranks))
-        )
-        yield from map_in_threads(read, wanted)
+        ]
+        is_small = max((one.rows for one in wanted), default=0) <= SMALL_ROWS
+        yield from map_in_threads(read, wanted, side_by_side=is_small)
 
 
 def write_summaries(
