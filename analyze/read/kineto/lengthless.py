@@ -46,12 +46,9 @@ def without_lengthless_work(roles: RoledEvents, where: str) -> tuple[RoledEvents
     place = np.cumsum(keep) - 1
     kept = replace(device, dur=np.maximum(device.dur, 0)).at(np.flatnonzero(keep))
     communication = {int(place[at]): args for at, args in roles.communication.items() if keep[at]}
-    notes = [
-        message(code, count=int(mask.sum()), events=len(device))
-        for code, mask in (
-            ("missing.lengthless_work", ~keep),
-            ("assumed.lengthless_communication", stays),
-        )
-        if mask.any()
-    ]
+    notes, of_all = [], {"events": len(device)}
+    if not keep.all():
+        notes.append(message("missing.lengthless_work", count=int((~keep).sum()), **of_all))
+    if stays.any():
+        notes.append(message("assumed.lengthless_communication", count=int(stays.sum()), **of_all))
     return replace(roles, device=kept, communication=communication), notes
