@@ -33,6 +33,8 @@ _OF_WORKER = re.compile(r"(.+)\.\d{10,20}\.pt\.trace\.json")
 """Name that ``tensorboard_trace_handler`` gives: host and process, then the time, of each cycle."""
 _PAYS_BYTES = 300_000_000
 """JSON of which half takes longer to read than processes take to start, 0.7 s of CPU time."""
+UNKNOWN_RANKS = 0
+"""World size of a job of which nothing says how many ranks it has."""
 _COMPRESSION = 10
 """Size of profiler JSON, which repeats its words, over that of its gzip file."""
 
@@ -129,10 +131,11 @@ def import_kineto(
     ranks, foreign = one_job(ranks)
     cut = list(leave_out_cut_steps(ranks))
     world_size = max(ranks[-1].rank + 1, *(r.world_size or 0 for r in ranks))
-    communication = assemble([r.communication for r in ranks], range(world_size))
+    lacks_peers = _lacks_peers(ranks)
+    communication = assemble([r.communication for r in ranks], range(world_size + lacks_peers))
     return Trace(
         path=path,
-        run=_run(path, ranks, world_size),
+        run=_run(path, ranks, UNKNOWN_RANKS if lacks_peers else world_size),
         layout=None,
         ranks=tuple(r.rank for r in ranks),
         tables=Tables(_tables(ranks, communication), _stored(ranks, temporary)),
@@ -190,6 +193,11 @@ def _have_one_writer(files: Sequence[InputFile]) -> bool:
     return len(files) == 1 or (all(matches) and len({one[1] for one in matches if one}) == 1)
 
 
+def _lacks_peers(ranks: Sequence[RankFile]) -> bool:
+    """Return whether a file that is alone and names no world size communicates: with whom, and how many, is unknown."""
+    return len(ranks) == 1 and not ranks[0].world_size and bool(ranks[0].communication.rows)
+
+
 def _run(path: Path, ranks: Sequence[RankFile], world_size: int) -> dict[str, object]:
     names = {r.device_name for r in ranks if r.device_name}
     has_device = any(r.device_events for r in ranks)
@@ -220,7 +228,10 @@ def _stored(ranks: Sequence[RankFile], temporary: TemporaryFolder | None) -> dic
 def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[Limit]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
     is_named = any(r.world_size for r in ranks)
-    yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
+    if _lacks_peers(ranks):
+        yield message("missing.peers_of_lone_file")
+    else:
+        yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
     if len({r.has_base_time for r in ranks}) > 1:
         yield message("doubt.time_bases")
     yield from shared_notes((r.rank, r.notes) for r in ranks)
