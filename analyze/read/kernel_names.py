@@ -38,7 +38,7 @@ OPERATOR_NAME = re.compile(r"::|Backward\d*$|^\w+(?:Function|Fn)$")
 
 _COMMUNICATION = re.compile(
     r"nccl|rccl|hccl|hcom_|mccl|xccl|oneccl|msccl|(^|[^a-z])u?ccl(::|\d)"
-    r"|cross_device_reduce"
+    r"|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|vllm_all_reduce"
     r"|deep_?ep|hybrid_?ep|nvshmem|rocshmem|mooncake|(^|[^a-z])mori(::|\d)"
     r"|all_?(?:to|2)_?all|(?-i:(^|[a-z\d])A2A[A-Z])"
     r"|userbuffers"

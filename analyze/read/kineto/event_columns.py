@@ -159,6 +159,10 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
         columns = {name: getattr(self, name) for name in self.__struct_fields__}
         return Events(**{key: c[places] if len(c) else c for key, c in columns.items()})
 
+    def by_start(self) -> Events:
+        """Return the events in the order in which they begin."""
+        return self.at(np.argsort(self.start, kind="stable"))
+
     @classmethod
     def joined(cls, parts: Sequence[Events], base_ns: int) -> Events:
         """Return the events of all parts in their order, their times moved by ``base_ns``."""

@@ -239,8 +239,9 @@ def _refuse_merged(roles: RoledEvents, where: str) -> None:
         )
     threads = threads_of_a_step(roles)
     if threads:
+        said = message("refused.marks_of_several", threads=threads)
         raise TraceFormatError(
-            message("refused.marks_of_several", threads=threads),
+            said if len(threads) > 1 else message("refused.marks_at_once"),
             where=where,
             remedy=message("advice.file_that_rank_wrote"),
         )

@@ -15,6 +15,8 @@ from meshscope.analyze.read.kernel_names import kernel_category
         "void mooncake::dispatch<false, 16>(int)",
         "void uccl::ep::dispatch<4>(int)",
         "_ZN4mori3moe24EpDispatchIntraNodeKernelEv",
+        "void trtllm_mnnvl_allreduce::twoshot_allreduce_kernel<8>(float*)",
+        "one_shot_all_reduce_kernel",
     ],
 )
 def test_libraries_that_move_data_between_devices(name):
