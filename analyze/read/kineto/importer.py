@@ -27,14 +27,13 @@ from .counted import counted_limits
 from .cut_files import leave_out_cut_steps
 from .cycles import one_cycle
 from .jobs import one_job
+from .lone_files import UNKNOWN_RANKS, lacks_peers
 from .rank import Place, RankFile, read_rank_file
 
 _OF_WORKER = re.compile(r"(.+)\.\d{10,20}\.pt\.trace\.json")
 """Name that ``tensorboard_trace_handler`` gives: host and process, then the time, of each cycle."""
 _PAYS_BYTES = 300_000_000
 """JSON of which half takes longer to read than processes take to start, 0.7 s of CPU time."""
-UNKNOWN_RANKS = 0
-"""World size of a job of which nothing says how many ranks it has."""
 _COMPRESSION = 10
 """Size of profiler JSON, which repeats its words, over that of its gzip file."""
 
@@ -131,11 +130,11 @@ def import_kineto(
     ranks, foreign = one_job(ranks)
     cut = list(leave_out_cut_steps(ranks))
     world_size = max(ranks[-1].rank + 1, *(r.world_size or 0 for r in ranks))
-    lacks_peers = _lacks_peers(ranks)
-    communication = assemble([r.communication for r in ranks], range(world_size + lacks_peers))
+    is_alone = _lacks_peers(ranks)
+    communication = assemble([r.communication for r in ranks], range(world_size + is_alone))
     return Trace(
         path=path,
-        run=_run(path, ranks, UNKNOWN_RANKS if lacks_peers else world_size),
+        run=_run(path, ranks, UNKNOWN_RANKS if is_alone else world_size),
         layout=None,
         ranks=tuple(r.rank for r in ranks),
         tables=Tables(_tables(ranks, communication), _stored(ranks, temporary)),
@@ -194,8 +193,9 @@ def _have_one_writer(files: Sequence[InputFile]) -> bool:
 
 
 def _lacks_peers(ranks: Sequence[RankFile]) -> bool:
-    """Return whether a file that is alone and names no world size communicates: with whom, and how many, is unknown."""
-    return len(ranks) == 1 and not ranks[0].world_size and bool(ranks[0].communication.rows)
+    communication = [one.communication for one in ranks]
+    is_named = any(one.world_size for one in ranks)
+    return lacks_peers(communication, is_named=is_named, devices=ranks[0].devices)
 
 
 def _run(path: Path, ranks: Sequence[RankFile], world_size: int) -> dict[str, object]:
