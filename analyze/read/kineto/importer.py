@@ -138,7 +138,7 @@ def import_kineto(
         layout=None,
         ranks=tuple(r.rank for r in ranks),
         tables=Tables(_tables(ranks, communication), _stored(ranks, temporary)),
-        limits=(*limits, *damaged, *foreign, *cut, *_limits(ranks, world_size)),
+        limits=(*limits, *damaged, *foreign, *cut, *_limits(ranks, world_size, is_alone=is_alone)),
         origin="kineto",
     )
 
@@ -193,9 +193,11 @@ def _have_one_writer(files: Sequence[InputFile]) -> bool:
 
 
 def _lacks_peers(ranks: Sequence[RankFile]) -> bool:
-    communication = [one.communication for one in ranks]
-    is_named = any(one.world_size for one in ranks)
-    return lacks_peers(communication, is_named=is_named, devices=ranks[0].devices)
+    first = ranks[0]
+    if len(ranks) > 1 or first.world_size:
+        return False
+    kernels = open_stored("kernel", {first.rank: first.stored["kernel"]})
+    return lacks_peers(kernels.read(first.rank, ["category", "device"]))
 
 
 def _run(path: Path, ranks: Sequence[RankFile], world_size: int) -> dict[str, object]:
@@ -225,10 +227,10 @@ def _stored(ranks: Sequence[RankFile], temporary: TemporaryFolder | None) -> dic
     }
 
 
-def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[Limit]:
+def _limits(ranks: Sequence[RankFile], world_size: int, *, is_alone: bool) -> Iterator[Limit]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
     is_named = any(r.world_size for r in ranks)
-    if _lacks_peers(ranks):
+    if is_alone:
         yield message("missing.peers_of_lone_file")
     else:
         yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)

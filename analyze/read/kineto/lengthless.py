@@ -46,7 +46,8 @@ def without_lengthless_work(roles: RoledEvents, where: str) -> tuple[RoledEvents
     place = np.cumsum(keep) - 1
     kept = replace(device, dur=np.maximum(device.dur, 0)).at(np.flatnonzero(keep))
     communication = {int(place[at]): args for at, args in roles.communication.items() if keep[at]}
-    notes, of_all = [], {"events": len(device)}
+    notes: list[Limit] = []
+    of_all = {"events": len(device)}
     if not keep.all():
         notes.append(message("missing.lengthless_work", count=int((~keep).sum()), **of_all))
     if stays.any():

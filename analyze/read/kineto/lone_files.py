@@ -6,20 +6,24 @@ for. How many ranks there are is unknown; what it waited for is not in the captu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from .communication import RankCommunication
+from meshscope.probe.schema.terms import KernelCategory
 
 UNKNOWN_RANKS = 0
 """World size of a job of which nothing says how many ranks it has."""
 
 
-def lacks_peers(found: Sequence[RankCommunication], *, is_named: bool, devices: int) -> bool:
-    """Return whether a capture is a single rank that communicates with others which are not in it.
+def lacks_peers(kernels: pa.Table) -> bool:
+    """Return whether the only rank of a capture communicates with others, which are not in it.
+
+    One that computes on several devices may do so among these.
 
     Args:
-        found: What each rank's file says of its communication.
-        is_named: Whether a file names the world size.
-        devices: How many devices the only rank uses; several may communicate among themselves.
+        kernels: The device activities of a rank of which no file names the world size: category, device.
     """
-    return len(found) == 1 and not is_named and devices == 1 and bool(found[0].rows)
+    category = kernels["category"].cast(pa.string())
+    computes = pc.equal(category, KernelCategory.COMPUTE.value)
+    communicates = pc.any(pc.equal(category, KernelCategory.COMMUNICATION.value)).as_py()
+    return bool(communicates) and len(pc.unique(kernels["device"].filter(computes))) <= 1

@@ -58,8 +58,6 @@ class RankFile(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str | None
     has_base_time: bool
     device_events: int
-    devices: int
-    """How many devices it used."""
     tables: dict[str, pa.Table]
     """Tables that are small."""
     stored: dict[str, Path]
@@ -194,7 +192,6 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         device_name=_device_name(header, roles.device),
         has_base_time=bool(header.base_time_nanoseconds),
         device_events=len(roles.device),
-        devices=len(np.unique(roles.device.device)),
         tables={
             "name": name_table(rank, names),
             "step": step_table(rank, windows),

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from meshscope.analyze.tables.trace import Trace
 from meshscope.probe.schema.errors import TraceFormatError
@@ -104,7 +103,7 @@ def import_nsight(path: Path, files: Sequence[InputFile], *, limits: Sequence[Li
         layout=None,
         ranks=tuple(r.rank for r in ranks),
         tables=_tables(ranks, communication),
-        limits=(*limits, *notes, *_limits(ranks, world_size)),
+        limits=(*limits, *notes, *_limits(ranks, world_size, is_alone=is_alone)),
         origin="nsight",
         clocks={r.rank: r.host if r.host == r.label else f"{r.host} ({r.label})" for r in ranks},
     )
@@ -292,10 +291,8 @@ def _name_peers(ranks: Sequence[_Rank], members: dict[str, dict[int, int]]) -> N
 
 
 def _lacks_peers(ranks: Sequence[_Rank]) -> bool:
-    devices = len(pc.unique(ranks[0].found.tables["kernel"]["device"]))
-    communication = [one.found.communication for one in ranks]
     is_named = any(one.joined for one in ranks)
-    return lacks_peers(communication, is_named=is_named, devices=devices)
+    return len(ranks) == 1 and not is_named and lacks_peers(ranks[0].found.tables["kernel"])
 
 
 def _run(path: Path, ranks: Sequence[_Rank], world_size: int) -> dict[str, object]:
@@ -317,10 +314,10 @@ def _tables(ranks: Sequence[_Rank], communication: CommunicationTables) -> dict[
     return tables | communication.tables()
 
 
-def _limits(ranks: Sequence[_Rank], world_size: int) -> Iterator[Limit]:
+def _limits(ranks: Sequence[_Rank], world_size: int, *, is_alone: bool) -> Iterator[Limit]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
     is_named = any(r.joined for r in ranks)
-    if _lacks_peers(ranks):
+    if is_alone:
         yield message("missing.peers_of_lone_file")
     else:
         yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
