@@ -543,7 +543,7 @@ def test_a_lone_file_that_communicates_lacks_its_peers(tmp_path, world_size, wai
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events} | header))
     trace = load_trace(file)
     assert trace.run["world_size"] == (0 if waits else 1)
-    assert mentions(trace, "This one communicates, so others are missing") is waits
+    assert mentions(trace, "This one communicates, so other ranks are missing") is waits
     text = to_text(diagnose(trace))
     assert ("communication: waiting or wire" in text) is waits
     assert ("1 of an unknown number of ranks" in text) is waits

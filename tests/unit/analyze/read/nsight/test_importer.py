@@ -461,4 +461,4 @@ def test_a_lone_report_that_communicates_lacks_its_peers(tmp_path, devices):
     export.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 200, 300, launch=60)
     trace = read(tmp_path, export, "report.sqlite")
     assert trace.run["world_size"] == (0 if devices == 1 else 1)
-    assert mentions(trace, "This one communicates, so others are missing") is (devices == 1)
+    assert mentions(trace, "This one communicates, so other ranks are missing") is (devices == 1)
