@@ -153,7 +153,7 @@ def understood(trace: Trace) -> list[str]:
     world = trace.run.get("world_size")
     lines = [
         f"format: {trace.origin}",
-        f"ranks: {len(trace.ranks)} of {world if world is not None else 'an unknown number'}",
+        f"ranks: {len(trace.ranks)} of {world or 'an unknown number'}",
         f"steps: {steps}",
     ]
     rows = [(name, count) for name in trace.tables if (count := trace.row_count(name))]

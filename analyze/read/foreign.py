@@ -180,7 +180,12 @@ _SIGNS = (
     ),
     _Sign(
         Foreign(message("foreign.samples"), message("convert.host_profile")),
-        head=re.compile(rb"\A(?:timestamp, |index, |#\s?(?:Entity|gpu)\b)"),
+        head=re.compile(
+            rb"\A(?:timestamp, |index, |#\s?(?:Entity|gpu)\b|Timestamp, ?DeviceId)"
+            rb"|\A(?:[^\n]{0,200}\n){0,3}[^\n]{0,200}"
+            rb"(?:(?:NVIDIA|HL|npu)-smi|ROCm System Management|AMD-?SMI)",
+            re.IGNORECASE,
+        ),
     ),
     _Sign(
         Foreign(message("foreign.error_reply"), message("convert.html")),

@@ -19,6 +19,7 @@ CATEGORY_OF_EVENT = {
     "cuda_sync": KernelCategory.SYNC,
     "mtia_ccp_events": KernelCategory.COMPUTE,
     "hpu_op": KernelCategory.COMPUTE,
+    "gpu_op": KernelCategory.COMPUTE,
     "collective_comm": KernelCategory.COMMUNICATION,
     "ascend_kernel": KernelCategory.COMPUTE,
     "ascend_memcpy": KernelCategory.MEMCPY,
@@ -37,7 +38,7 @@ OPERATOR_NAME = re.compile(r"::|Backward\d*$|^\w+(?:Function|Fn)$")
 
 _COMMUNICATION = re.compile(
     r"nccl|rccl|hccl|hcom_|mccl|xccl|oneccl|msccl|(^|[^a-z])u?ccl(::|\d)"
-    r"|cross_device_reduce"
+    r"|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|vllm_all_reduce"
     r"|deep_?ep|hybrid_?ep|nvshmem|rocshmem|mooncake|(^|[^a-z])mori(::|\d)"
     r"|all_?(?:to|2)_?all|(?-i:(^|[a-z\d])A2A[A-Z])"
     r"|userbuffers"
@@ -53,6 +54,15 @@ _FUSED = re.compile(
 )
 """Kernels that read other devices' memory themselves: communication fused with arithmetic. Threads
 of one warp or block reduce among themselves."""
+_COMMANDS = (
+    (re.compile(r"zeCommandListAppend(?:Memory|Image)Copy"), KernelCategory.MEMCPY),
+    (re.compile(r"zeCommandListAppendMemoryFill"), KernelCategory.MEMSET),
+    (
+        re.compile(r"zeCommandListAppend(?:Barrier|Memory\w*Barrier|Wait|Signal|Event)"),
+        KernelCategory.SYNC,
+    ),
+)
+"""Commands of Level Zero, which unitrace writes beside kernels (category ``gpu_op``)."""
 _GENERATED = re.compile(r"triton_[a-z]{2,9}_fused_")
 """Kernels of TorchInductor are named after the operators whose results they compute with."""
 _KINDS = (
@@ -91,6 +101,9 @@ def kernel_category(kernel_name: str) -> KernelCategory:
     ``UNKNOWN`` is a kernel that reads other devices' memory and computes in one, so
     that its time is neither of the two alone.
     """
+    for pattern, category in _COMMANDS:
+        if pattern.search(kernel_name):
+            return category
     if _GENERATED.match(kernel_name):
         return KernelCategory.COMPUTE
     if _COMMUNICATION.search(kernel_name):

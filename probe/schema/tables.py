@@ -58,7 +58,9 @@ RUN = TableSpec(
     "the job",
     (
         Column("run_id", "string", "id", "name of the run directory"),
-        Column("world_size", "int32", "1", "ranks of the job, captured or not"),
+        Column(
+            "world_size", "int32", "1", "ranks of the job, captured or not; 0 if nothing says it"
+        ),
         Column("tp", "int32", "1", "tensor-parallel size", nullable=True),
         Column("pp", "int32", "1", "pipeline-parallel size", nullable=True),
         Column("dp", "int32", "1", "data-parallel size", nullable=True),

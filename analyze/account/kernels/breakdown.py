@@ -8,7 +8,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import KernelCategory
 
-from ...tables.intervals import pair, total_length, union
+from ...tables.intervals import total_length
 from ...tables.trace import Trace
 from .coverage import device_extents
 
@@ -48,19 +48,20 @@ def _of_rank(trace: Trace, rank: int, step: int | None) -> dict[str, int]:
     if step is not None:
         is_wanted &= kernel["step"] == step
     kernel = kernel[is_wanted]
-    intervals = pair(kernel["start_ns"], kernel["start_ns"] + kernel["dur_ns"])
+    start = kernel["start_ns"].to_numpy(np.int64)
+    intervals = np.column_stack([start, start + kernel["dur_ns"].to_numpy(np.int64)])
     category = kernel["category"].astype(str).to_numpy()
     is_communication, is_unknown = category == _COMMUNICATION, category == _UNKNOWN
     has_operator = kernel["op_id"].to_numpy() >= 0
     is_compute = (category == _COMPUTE) | (is_unknown & has_operator)
 
     def union_ns(is_in: npt.NDArray[np.bool_]) -> int:
-        return total_length(union(intervals[is_in]))
+        return total_length(intervals[is_in])
 
     computation = union_ns(is_compute)
     occupied = union_ns(is_compute | is_communication)
     with_unknown = union_ns(is_compute | is_communication | is_unknown)
-    busy = total_length(union(intervals))
+    busy = total_length(intervals)
     span = total_length(device_extents(trace, kernel[kernel["dur_ns"] > 0]))
     return {
         "rank": rank,

@@ -1,4 +1,4 @@
-"""What each device did of a process that uses several: all other accounts take them as one.
+"""What each device did of a process that computes on several: all other accounts take them as one.
 
 A moment counts as busy there when any of them works::
 
@@ -21,6 +21,7 @@ from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.intervals import intersect, pair, total_length, union
 from ...tables.trace import Trace
+from ..mfu.devices import LEAST_WORK
 
 _COMPUTE = KernelCategory.COMPUTE.value
 _COMMUNICATION = KernelCategory.COMMUNICATION.value
@@ -40,7 +41,7 @@ class DeviceUse(NamedTuple):
 
 
 def use_by_device(trace: Trace, windows: StepWindows) -> list[DeviceUse]:
-    """Return the devices of each rank that used several, the busiest of a rank first."""
+    """Return the devices of each rank that computed on several, the busiest of a rank first."""
     found: list[DeviceUse] = []
     if not trace.row_count("kernel"):
         return found
@@ -74,4 +75,6 @@ def _of_rank(trace: Trace, windows: StepWindows, rank: int) -> list[DeviceUse]:
         )
         for device, own in kernel.groupby("device")
     ]
+    least = LEAST_WORK * max((one.compute_frac for one in uses), default=0.0)
+    uses = [one for one in uses if one.compute_frac > 0.0 and one.compute_frac >= least]
     return sorted(uses, key=lambda one: one.idle_frac) if len(uses) > 1 else []

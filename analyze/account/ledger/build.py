@@ -33,7 +33,7 @@ from ...tables.classes import (
     UNSPLIT,
     WIRE_CLASSES,
 )
-from ...tables.intervals import NO_OWNER, distinct, pair, sweep_priority
+from ...tables.intervals import NO_OWNER, distinct, sweep_priority
 from ...tables.sorting import last_begun
 from ...tables.trace import Trace
 from ..kernels.coverage import common_kernel_steps, has_kernels, traced_windows
@@ -251,7 +251,7 @@ def _kernel_claims(trace: Trace, rank: int, windows: StepWindows) -> Claims:
     classes = classes.mask((classes == "exposed_unknown") & (kept["op_id"] >= 0), "compute")
     start = windows.shifted(kept["step"], kept["start_ns"])
     return Claims(
-        pair(start, start + kept["dur_ns"].to_numpy(np.int64)),
+        np.column_stack([start, start + kept["dur_ns"].to_numpy(np.int64)]),
         np.asarray(classes.map(CODE), dtype=np.int64),
         np.asarray(classes.map(_KERNEL_PRIORITY).fillna(2), dtype=np.int64),
         np.full(len(kept), NO_EVENT, dtype=np.int64),

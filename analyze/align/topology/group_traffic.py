@@ -180,7 +180,8 @@ def _is_data_parallel(trace: Trace, used: set[str], kinds: set[str]) -> bool:
     if world is None:
         is_whole = len(used) == 1
     else:
-        is_whole = bool(used) and all(len(ranks) == world for ranks in members)
+        # A world of one, which a file without its size is taken for, has no axis.
+        is_whole = bool(used) and world != 1 and all(len(ranks) == world for ranks in members)
     reduces = bool(kinds & REDUCTIONS) and kinds <= _BESIDE_GRADIENTS
     return is_whole and reduces and not _reduces_in_forward(trace)
 

@@ -75,7 +75,7 @@ def layout_of_names(trace: Trace) -> tuple[ParallelLayout | None, Text]:
     shows data parallelism over all ranks and nothing else has no other axis.
     """
     world_size = trace.run.get("world_size")
-    if not trace.row_count("group") or not isinstance(world_size, int):
+    if not trace.row_count("group") or not isinstance(world_size, int) or world_size < 1:
         return None, ""
     groups = trace.tables["group"]
     group_ids, members = groups["group_id"].to_pylist(), groups["ranks"].to_pylist()

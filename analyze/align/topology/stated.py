@@ -162,7 +162,7 @@ def _layout(trace: Trace, stated: StatedTopology, limits: list[Limit]) -> Parall
             remedy=message("advice.product_is_ranks"),
         )
     world = trace.run.get("world_size")
-    if isinstance(world, int) and world != layout.world_size:
+    if isinstance(world, int) and world > 0 and world != layout.world_size:
         limits.append(
             message(
                 "assumed.stated_other_ranks",
@@ -187,7 +187,7 @@ def _complete(trace: Trace, stated: StatedTopology) -> ParallelLayout:
     """Return the mesh with the data-parallel size that the world leaves, where none is stated."""
     sizes = dict(stated.sizes)
     world = trace.run.get("world_size")
-    if "dp" not in sizes and isinstance(world, int):
+    if "dp" not in sizes and isinstance(world, int) and world > 0:
         model = prod(sizes.get(axis, 1) for axis in MESH_AXES)
         sizes["dp"], rest = divmod(world, model)
         if rest or not sizes["dp"]:

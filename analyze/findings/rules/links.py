@@ -85,6 +85,8 @@ def _measured(account: Account, name: str, cost: float, when: BadSteps) -> Messa
 
 
 def _exposed_claim(axis: Axis, cost: float, when: BadSteps) -> Message:
+    if axis is Axis.OTHER:
+        return message("exposed_communication.claim_other", cost=cost)
     if when.part is None:
         return message("exposed_communication.claim", axis=axis.value, cost=cost)
     return message("exposed_communication.claim_when", axis=axis.value, cost=cost, part=when.part)

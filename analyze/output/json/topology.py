@@ -45,7 +45,7 @@ def topology_to_json(trace: Trace, stated: StatedTopology | None = None) -> dict
     ]
     return {
         "version": 1,
-        "world_size": _known(trace.run.get("world_size")),
+        "world_size": _known(trace.run.get("world_size")) or None,
         "captured_ranks": list(trace.ranks),
         "layout": None if layout is None else layout.to_json(),
         "layout_evidence": str(why),
@@ -113,7 +113,7 @@ def _place(group: Mapping[Any, Any]) -> tuple[int, int, list[int], str]:
 
 def template(trace: Trace) -> str:
     """Return the text of a topology file for this trace, with what is known filled in."""
-    layout, world = trace.layout, trace.run.get("world_size")
+    layout, world = trace.layout, trace.run.get("world_size") or None
     sizes = {axis: 1 if layout is None else getattr(layout, axis) for axis in MESH_AXES}
     if layout is None and isinstance(world, int):
         sizes["dp"] = world

@@ -74,6 +74,7 @@ def header_lines(result: Diagnosis) -> Iterator[Text]:
         yield from _conventions(result)
     if use.devices_per_rank > 1:
         yield message("report.devices", devices=use.devices_per_rank)
+        yield from _busy_devices(result)
     mean, most = run.get("probe_cost_frac"), run.get("probe_cost_most_frac")
     if isinstance(mean, float) and isinstance(most, float):
         yield message(
@@ -83,6 +84,20 @@ def header_lines(result: Diagnosis) -> Iterator[Text]:
             rank=run["probe_cost_most_rank"],
         )
     yield from _bubble(result)
+
+
+def _busy_devices(result: Diagnosis) -> Iterator[Message]:
+    """Yield how busy each device is of ranks that compute on several."""
+    for finding in result.findings:
+        if finding.cause == "several_devices":
+            uses = [one.values for one in finding.evidence if one.code == "several_devices.use"]
+            busy = [
+                message(
+                    "report.device_busy", device=one["device"], busy=1.0 - float(str(one["idle"]))
+                )
+                for one in uses
+            ]
+            yield message("report.busy_devices", rank=finding.where["rank"], devices=busy)
 
 
 def _layout(result: Diagnosis) -> str:

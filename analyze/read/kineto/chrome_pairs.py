@@ -1,6 +1,7 @@
 """Chrome traces of begin and end events (``ph`` B and E), rewritten to complete ones.
 
-An end closes the event that began last on its thread and is still open. Which ends
+An end closes the event that began last on its thread and is still open; of asynchronous
+ones (b and e), as some write the work of a device, the one with its id. Which ends
 close which begins is found in a first reading, of which only numbers are kept; a second
 one writes a temporary file of complete events, so the categories decide what its events
 are. Traces that are a bare list, of which the last bracket may be missing, are read too.
@@ -34,7 +35,7 @@ IntArray = npt.NDArray[np.int64]
 
 _KNOWN = frozenset({*CATEGORY_OF_EVENT, "cpu_op", "operator", "user_annotation"})
 """Categories that say what an event is."""
-_PAIRED = re.compile(rb'"ph"\s*:\s*"[BE]"')
+_PAIRED = re.compile(rb'"ph"\s*:\s*"[BEbe]"')
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -45,6 +46,28 @@ class _Event(msgspec.Struct, gc=False):
     tid: Any = None
     ts: msgspec.Raw = msgspec.Raw(b"null")
     args: Any = None
+    id: Any = None
+    id2: Any = None
+    scope: Any = None
+
+    @property
+    def is_mark(self) -> bool:
+        """Return whether it begins or ends something: of asynchronous ones what a device does."""
+        is_async = self.ph in ("b", "e") and str(self.cat).lower() in CATEGORY_OF_EVENT
+        return is_async or self.ph in ("B", "E")
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """Return what an event has in common with its partner: its thread, or its category and id.
+
+        An id is that of the whole file, or, as ``local``, of the process.
+        """
+        if self.ph in ("B", "E"):
+            return str(self.pid), str(self.tid)
+        ids = self.id2 if isinstance(self.id2, dict) else {"global": self.id}
+        of_file = ids.get("global")
+        own = ("", str(of_file)) if of_file is not None else (str(self.pid), str(ids.get("local")))
+        return str(self.cat), str(self.scope), *own
 
 
 class _Complete(msgspec.Struct, gc=False, omit_defaults=True):
@@ -105,6 +128,8 @@ def _complete(file: InputFile, scratch: Scratch, limits: list[Limit]) -> InputFi
     stream = JsonEvents(file, _Event)
     for events in stream.batches():
         marks.add(events, file.label)
+    if not marks.count:
+        return file
     if not marks.is_known:
         raise TraceFormatError(
             message("refused.no_known_category"),
@@ -142,7 +167,8 @@ class _Marks:
 
     def __init__(self) -> None:
         self.is_known = False
-        self._threads: dict[tuple[str, str], int] = {}
+        self.count = 0
+        self._lines: dict[tuple[str, ...], int] = {}
         self._count = 0
         self._all: list[IntArray] = []
         self._timed: list[tuple[IntArray, IntArray, IntArray, npt.NDArray[np.bool_]]] = []
@@ -154,21 +180,19 @@ class _Marks:
             TraceFormatError: A time stamp is no number.
         """
         self.is_known |= any(str(event.cat).lower() in _KNOWN for event in events)
-        at = [place for place, event in enumerate(events) if event.ph in ("B", "E")]
+        at = [place for place, event in enumerate(events) if event.is_mark]
+        self.count += len(at)
         self._all.append(np.array(at, dtype=np.int64) + self._count)
         texts = decimal_texts([events[place].ts for place in at])
         timed = [place for place, text in zip(at, texts, strict=True) if text]
         chosen = [events[place] for place in timed]
-        thread = [
-            self._threads.setdefault((str(event.pid), str(event.tid)), len(self._threads))
-            for event in chosen
-        ]
+        line = [self._lines.setdefault(event.line, len(self._lines)) for event in chosen]
         self._timed.append(
             (
                 np.array(timed, dtype=np.int64) + self._count,
-                np.array(thread, dtype=np.int64),
+                np.array(line, dtype=np.int64),
                 microseconds_to_ns([text for text in texts if text], where),
-                np.array([event.ph == "B" for event in chosen], dtype=bool),
+                np.array([event.ph in ("B", "b") for event in chosen], dtype=bool),
             )
         )
         self._count += len(events)
@@ -222,8 +246,9 @@ class _Joiner:
         if other is None:
             self._waiting[place] = event
             return
-        begin, end = (event, other) if event.ph == "B" else (other, event)
-        ns = int(self._pairs.dur[place if event.ph == "B" else partner])
+        is_begin = event.ph in ("B", "b")
+        begin, end = (event, other) if is_begin else (other, event)
+        ns = int(self._pairs.dur[place if is_begin else partner])
         yield msgspec.json.encode(
             _Complete(
                 "X",

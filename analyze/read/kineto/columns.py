@@ -114,6 +114,8 @@ _SPANS = (
 """Annotations of each kind; where a file has the first, the next are around or inside of it."""
 _WHOLE_FILE_STEP = 0
 NO_STEP = -1
+_ROUNDED_NS = 1_000
+"""Two copies of one mark differ by less, where a tool rounds."""
 
 
 class StepWindows(msgspec.Struct, frozen=True):
@@ -218,13 +220,15 @@ def windows_found(roles: RoledEvents) -> StepWindows | None:
 
 
 def threads_of_a_step(roles: RoledEvents) -> list[int]:
-    """Return the threads that mark one step at one time: a profiler marks it on its own alone, so several have written."""
+    """Return the threads that mark one step at one time: a profiler marks it once on its own, so several have written."""
     number_of = {code: int(match[1]) for code, match in roles.names_like(_STEP_NAME).items()}
     marks = roles.host_note.named(number_of)
     for code in np.unique(marks.name).tolist():
         own = marks.at(np.flatnonzero(marks.name == code))
         threads: list[int] = np.unique(own.thread).tolist()
-        if len(threads) > 1 and own.start.max() < own.time.end.min():
+        # Some versions write a mark twice, as an annotation and as an operator.
+        is_another = len(threads) > 1 or np.ptp(own.start) >= _ROUNDED_NS
+        if is_another and own.start.max() < own.time.end.min():
             return threads
     return []
 

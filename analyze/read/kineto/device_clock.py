@@ -1,4 +1,4 @@
-"""A device whose clock is ahead of the host's: its times are moved back.
+"""A device whose clock is ahead of the host's, or behind it: its times are moved.
 
 Two facts bound by how much it is ahead:
 
@@ -9,6 +9,9 @@ at most  no work begins before its launch: the shortest delay of all
 
 A long queue delays all work, too. But work that finds the device idle begins some microseconds after its launch:
 where most of such work is late by the shortest delay, that is the clock.
+
+A clock that is behind lets work begin before its launch, by the shortest delay at least. It is moved by that where
+either fact agrees: a clock that drifts, or events that were joined wrongly, contradict themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from msgspec.structs import replace
 from meshscope.probe.schema.terms import KernelCategory
 
 from ...tables.arrays import BoolArray
-from ...tables.early_work import LEAST_EVENTS
+from ...tables.early_work import LEAST_EVENTS, early_events
 from ...wording.limits import Limit
 from ...wording.message import message
 from .columns import DeviceLinks
@@ -43,34 +46,51 @@ _NEVER = np.iinfo(np.int64).min
 def with_clock_of_host(
     roles: RoledEvents, links: DeviceLinks
 ) -> tuple[RoledEvents, tuple[Limit, ...]]:
-    """Return the events with the times of the device moved back by what its clock is ahead, and a note of it."""
+    """Return the events with the times of the device moved by what its clock is off, and a note of it."""
     ahead = _ahead_ns(roles, links)
     if not ahead:
         return roles, ()
+    said = message("assumed.device_clock_moved", ahead_ns=ahead)
+    if ahead < 0:
+        said = message("assumed.device_clock_moved_on", behind_ns=-ahead)
     device, note = roles.device, roles.device_note
     moved = replace(
         roles,
         device=replace(device, start=device.start - np.where(device.category == _SYNC, 0, ahead)),
         device_note=replace(note, start=note.start - ahead),
     )
-    return moved, (message("assumed.device_clock_moved", ahead_ns=ahead),)
+    return moved, (said,)
 
 
 def _ahead_ns(roles: RoledEvents, links: DeviceLinks) -> int:
-    """Return by how much the clock of the device is ahead, ns; 0 where nothing shows it."""
+    """Return by how much the clock of the device is ahead, ns, negative if behind; 0 where nothing shows it."""
     linked = np.flatnonzero(links.is_linked & (roles.device.category != _SYNC))
     if len(linked) < LEAST_EVENTS:
         return 0
     launch = links.launch[linked]
     delay = roles.device.start[linked] - launch
     most = int(delay.min())
+    work = roles.device.at(linked)
+    if early_events(delay) or most <= -_LEAST_NS:
+        return most if _is_behind(roles, work, launch, delay) else 0
     if most < _LEAST_NS:
         return 0
-    work = roles.device.at(linked)
     if most >= _LEAST_BY_DELAY_NS and _is_alike_when_idle(work, delay):
         return most
     least = max(_left_by_waits(roles, work, launch), default=_NEVER)
     return min(least, most) if _LEAST_NS <= least <= most + _ALIKE_NS else 0
+
+
+def _is_behind(roles: RoledEvents, work: Events, launch: IntArray, delay: IntArray) -> bool:
+    """Return whether launches or waits of the host agree that the clock is behind by the shortest delay.
+
+    Behind a queue only the first work after idle time begins early: so little counts if the waits say the same.
+    """
+    are_many = bool(early_events(delay))
+    if are_many and _is_alike_when_idle(work, delay):
+        return True
+    spare = int(delay.min()) - max(_left_by_waits(roles, work, launch), default=_NEVER)
+    return spare >= -_ALIKE_NS and (spare <= _ALIKE_NS or (are_many and spare < -_NEVER // 2))
 
 
 def _is_alike_when_idle(work: Events, delay: IntArray) -> bool:

@@ -98,6 +98,10 @@ _NONE: IntArray = np.empty(0, dtype=np.int64)
 _NO_NUMBER: FloatArray = np.empty(0, dtype=np.float64)
 
 
+NO_LENGTH = -1
+"""Length of the work of a device that has none that can be read."""
+
+
 class Intervals(msgspec.Struct, frozen=True):
     """Start and duration of a list of events, ns."""
 
@@ -117,6 +121,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     name: IntArray = msgspec.field(default_factory=lambda: _NONE)
     """Codes of the names."""
     dur: IntArray = msgspec.field(default_factory=lambda: _NONE)
+    """Lengths; ``NO_LENGTH`` where the work of a device has none, as long as that is not left out."""
     external_id: IntArray = msgspec.field(default_factory=lambda: _NONE)
     """The profiler's own id, -1 if it has none."""
     correlation: IntArray = msgspec.field(default_factory=lambda: _NONE)
@@ -153,6 +158,10 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
         """Return the events at some positions."""
         columns = {name: getattr(self, name) for name in self.__struct_fields__}
         return Events(**{key: c[places] if len(c) else c for key, c in columns.items()})
+
+    def by_start(self) -> Events:
+        """Return the events in the order in which they begin."""
+        return self.at(np.argsort(self.start, kind="stable"))
 
     @classmethod
     def joined(cls, parts: Sequence[Events], base_ns: int) -> Events:
@@ -227,7 +236,7 @@ class RoledEvents(msgspec.Struct, frozen=True):
     processes: tuple[str, ...] = ()
     """Processes that ran operators: several where a file holds the events of several ranks."""
     lengthless: int = 0
-    """Complete events without a length, or with a negative one; they count as 0 ns."""
+    """Events of the host without a length, or with a negative one; they count as 0 ns."""
     unknown: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Events of unknown categories: how many, and how many of them ran on a device."""
     is_ascend: bool = False

@@ -27,6 +27,7 @@ from .counted import counted_limits
 from .cut_files import leave_out_cut_steps
 from .cycles import one_cycle
 from .jobs import one_job
+from .lone_files import UNKNOWN_RANKS, lacks_peers
 from .rank import Place, RankFile, read_rank_file
 
 _OF_WORKER = re.compile(r"(.+)\.\d{10,20}\.pt\.trace\.json")
@@ -129,14 +130,15 @@ def import_kineto(
     ranks, foreign = one_job(ranks)
     cut = list(leave_out_cut_steps(ranks))
     world_size = max(ranks[-1].rank + 1, *(r.world_size or 0 for r in ranks))
-    communication = assemble([r.communication for r in ranks], range(world_size))
+    is_alone = _lacks_peers(ranks)
+    communication = assemble([r.communication for r in ranks], range(world_size + is_alone))
     return Trace(
         path=path,
-        run=_run(path, ranks, world_size),
+        run=_run(path, ranks, UNKNOWN_RANKS if is_alone else world_size),
         layout=None,
         ranks=tuple(r.rank for r in ranks),
         tables=Tables(_tables(ranks, communication), _stored(ranks, temporary)),
-        limits=(*limits, *damaged, *foreign, *cut, *_limits(ranks, world_size)),
+        limits=(*limits, *damaged, *foreign, *cut, *_limits(ranks, world_size, is_alone=is_alone)),
         origin="kineto",
     )
 
@@ -190,6 +192,14 @@ def _have_one_writer(files: Sequence[InputFile]) -> bool:
     return len(files) == 1 or (all(matches) and len({one[1] for one in matches if one}) == 1)
 
 
+def _lacks_peers(ranks: Sequence[RankFile]) -> bool:
+    first = ranks[0]
+    if len(ranks) > 1 or first.world_size:
+        return False
+    kernels = open_stored("kernel", {first.rank: first.stored["kernel"]})
+    return lacks_peers(kernels.read(first.rank, ["category", "device"]))
+
+
 def _run(path: Path, ranks: Sequence[RankFile], world_size: int) -> dict[str, object]:
     names = {r.device_name for r in ranks if r.device_name}
     has_device = any(r.device_events for r in ranks)
@@ -217,10 +227,13 @@ def _stored(ranks: Sequence[RankFile], temporary: TemporaryFolder | None) -> dic
     }
 
 
-def _limits(ranks: Sequence[RankFile], world_size: int) -> Iterator[Limit]:
+def _limits(ranks: Sequence[RankFile], world_size: int, *, is_alone: bool) -> Iterator[Limit]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
     is_named = any(r.world_size for r in ranks)
-    yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
+    if is_alone:
+        yield message("missing.peers_of_lone_file")
+    else:
+        yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
     if len({r.has_base_time for r in ranks}) > 1:
         yield message("doubt.time_bases")
     yield from shared_notes((r.rank, r.notes) for r in ranks)

@@ -11,16 +11,19 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
+from meshscope.probe.schema.terms import KernelCategory
+
 from ...tables.intervals import intersect, pair, total_length, union
 from ...wording.limits import Limit
 from ...wording.message import message
 from .columns import StepWindows
-from .event_columns import Events, RoledEvents
+from .event_columns import CATEGORIES, Events, RoledEvents
 
 _OF_PROFILER = re.compile(
     r"Buffer Flush|Activity Buffer Request|Instrumentation|Resource|UVM Activity Init"
 )
 """Those that a run without the profiler does not have; modules are loaded there too."""
+_COMPUTE = CATEGORIES.index(KernelCategory.COMPUTE)
 _LEAST = 0.01
 """Share of the steps from which it is said."""
 
@@ -45,10 +48,10 @@ def overhead_notes(roles: RoledEvents, steps: StepWindows) -> Iterator[Limit]:
 
 
 def several_devices(roles: RoledEvents) -> Iterator[Limit]:
-    """Yield how busy the devices of a process were, where it used several: they count as one."""
+    """Yield how busy the devices of a process were, where it computed on several: they count as one."""
     device = roles.device
     busy = {}
-    for number in np.unique(device.device).tolist():
+    for number in np.unique(device.device[device.category == _COMPUTE]).tolist():
         own = device.at(np.flatnonzero(device.device == number))
         busy[number] = total_length(union(pair(own.start, own.time.end)))
     if len(busy) < 2:

@@ -35,6 +35,7 @@ from .far_events import without_far_events
 from .host_communication import HOST_COLLECTIVE, add_host_communication
 from .jobs import JobMark
 from .launch_delays import clock_notes
+from .lengthless import without_lengthless_work
 from .noted_collectives import with_noted_collectives
 from .overhead import overhead_notes, several_devices, with_overhead_notes
 from .repeated_events import without_repeated_events
@@ -113,9 +114,10 @@ def read_rank_file(
         parts = (len(roles.device), len(roles.operator), len(roles.host_note), len(roles.python))
         if not any(parts):
             raise _without_events(roles, notes, file.label)
+        roles, lengthless = without_lengthless_work(roles, file.label)
         roles, far = without_far_events(roles, file.label)
         roles, repeated = without_repeated_events(roles)
-        notes += [*far, *repeated]
+        notes += [*lengthless, *far, *repeated]
         refuse_other_unit(roles, file.label)
         _refuse_merged(roles, file.label)
         info = header.distributed_info or DistributedInfo()
@@ -237,8 +239,9 @@ def _refuse_merged(roles: RoledEvents, where: str) -> None:
         )
     threads = threads_of_a_step(roles)
     if threads:
+        said = message("refused.marks_of_several", threads=threads)
         raise TraceFormatError(
-            message("refused.marks_of_several", threads=threads),
+            said if len(threads) > 1 else message("refused.marks_at_once"),
             where=where,
             remedy=message("advice.file_that_rank_wrote"),
         )

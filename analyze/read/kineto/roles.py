@@ -41,6 +41,7 @@ from .categories import (
 from .event_columns import (
     CATEGORIES,
     INTERFACES,
+    NO_LENGTH,
     Blocks,
     ColumnSpill,
     Events,
@@ -219,7 +220,7 @@ class RoleCollector:
     def _batch(self, rows: Sequence[EventContent], position: IntArray) -> tuple[_Batch, Mask]:
         """Return the events that have a time, with what all have, and which they are.
 
-        The others are counted. A length that is missing, negative or no number is 0 and counted.
+        The others are counted. A length that is missing, negative or no number is ``NO_LENGTH``.
         """
         start, is_time = readable_stamps([event.ts for event in rows])
         if not is_time.all():
@@ -227,10 +228,9 @@ class RoleCollector:
             rows = [rows[place] for place in np.flatnonzero(is_time).tolist()]
             position = position[is_time]
         known, is_known = readable_stamps([event.dur for event in rows])
-        dur = np.zeros(len(rows), dtype=np.int64)
-        dur[is_known] = np.maximum(known, 0)
-        self._lengthless += len(rows) - len(known) + int((known < 0).sum())
-        self._extents.add(start, dur)
+        dur = np.full(len(rows), NO_LENGTH, dtype=np.int64)
+        dur[is_known] = np.maximum(known, NO_LENGTH)
+        self._extents.add(start, np.maximum(dur, 0))
         names = [event.name for event in rows]
         name = np.fromiter(map(self._codes.__getitem__, names), np.int64, len(rows))
         columns: dict[str, npt.NDArray[Any]] = {"start": start, "name": name, "dur": dur}
@@ -274,6 +274,8 @@ class RoleCollector:
             columns |= transfer_columns(role, args)
             columns["category"] = self._category_codes(into, role, batch, args)
         else:
+            columns["dur"] = np.maximum(columns["dur"], 0)
+            self._lengthless += int((batch.columns["dur"] < 0).sum())
             columns["thread"] = to_integers([event.tid for event in rows])
         self._keep(into, role, columns)
         into.count += len(rows)

@@ -9,13 +9,15 @@ own mark::
                                                <------------ one step -------->
 
 Where no optimizer is noted, a note of the program that is repeated does, if it covers nearly all of the time, or
-nearly all launches, as that of an inference engine which schedules requests between two of them.
+nearly all launches, as that of an inference engine which schedules requests between two of them. Notes of another
+kind between some of them are steps, too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,6 +34,8 @@ _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 _OF_LIBRARIES = re.compile(r"Optimizer\.|nccl:|gloo:|enumerate\(DataLoader|## |ProfilerStep")
 """Notes of libraries: none of them is around a step."""
 _NUMBER = re.compile(r"\d+")
+_MOST_KINDS = 32
+"""Kinds of notes, the longest, that may be steps together."""
 _LEAST_COVER = 0.9
 """Share of the time from the first to the last repetition, or of all launches, that notes of steps cover."""
 
@@ -93,18 +97,65 @@ def _of_rarest(updates: Events) -> Events:
 
 def _repeated_notes(roles: RoledEvents) -> FoundSteps | None:
     """Return the windows of the longest note that is repeated and covers nearly all of the time."""
-    notes, found = roles.host_note, None
+    notes = roles.host_note
     extent = int(notes.time.end.max() - notes.start.min()) if len(notes) else 0
-    longest, launches = 0.0, _launches(roles)
-    for stem, places in _alike(roles):
-        own = notes.at(places)
-        own = own.at(np.argsort(own.start, kind="stable"))
-        if _are_steps(own, extent, launches) and own.dur.mean() > longest:
-            longest = float(own.dur.mean())
-            said = message("assumed.steps_by_notes", notes=len(own), name=printable(stem))
-            ends = np.append(own.start[1:], own.time.end[-1])
-            found = FoundSteps(own.start, ends, said)
-    return found
+    launches = np.sort(_launches(roles))
+    kinds = [_Kind(stem, notes.at(places).by_start()) for stem, places in _alike(roles)]
+    kinds.sort(key=lambda kind: -kind.notes.dur.mean())
+    for at, kind in enumerate(kinds):
+        if at >= _MOST_KINDS and not _are_steps(kind.notes, extent, launches):
+            continue
+        names, steps = _with_other_kinds(kind, kinds[:_MOST_KINDS], launches)
+        if at >= _MOST_KINDS or _are_steps(steps, extent, launches):
+            stem = printable(" / ".join(names))
+            said = message("assumed.steps_by_notes", notes=len(steps), name=stem)
+            ends = np.append(steps.start[1:], steps.time.end[-1])
+            return FoundSteps(steps.start, ends, said)
+    return None
+
+
+class _Kind(NamedTuple):
+    """The notes of a thread whose names differ in numbers only."""
+
+    stem: str
+    notes: Events
+
+
+def _with_other_kinds(
+    kind: _Kind, kinds: Sequence[_Kind], launches: IntArray
+) -> tuple[list[str], Events]:
+    """Return the stems and the notes of a kind and of those that are steps between some of its own."""
+    names, steps = [kind.stem], kind.notes
+    for other in kinds:
+        if _are_other_steps(other.notes, kind.notes, launches) and _are_free(other.notes, steps):
+            steps = Events.joined([steps, other.notes], 0).by_start()
+            names.append(other.stem)
+    return names, steps
+
+
+def _are_other_steps(notes: Events, steps: Events, launches: IntArray) -> bool:
+    """Return whether notes are steps of another kind, as an engine's prefill between two of its decodes.
+
+    ::
+
+        notes       decode  decode  prefill    decode  decode
+        steps       |       |       |          |       |
+
+    Each launches work. What stands between most steps, as an update behind a forward pass does, is part of each.
+    """
+    works = np.searchsorted(launches, notes.time.end) > np.searchsorted(launches, notes.start)
+    place = np.searchsorted(steps.start, notes.start)
+    same_thread = notes.thread[0] == steps.thread[0]
+    return bool(same_thread and works.all() and 2 * len(np.unique(place)) < len(steps))
+
+
+def _are_free(notes: Events, steps: Events) -> bool:
+    """Return whether notes overlap neither each other nor a step."""
+    if (notes.start[1:] < notes.time.end[:-1]).any():
+        return False
+    place = np.searchsorted(steps.start, notes.time.end, side="left") - 1
+    ended = np.where(place >= 0, steps.time.end[np.maximum(place, 0)], np.iinfo(np.int64).min)
+    return bool((ended <= notes.start).all())
 
 
 def _alike(roles: RoledEvents) -> Iterator[tuple[str, npt.NDArray[np.intp]]]:

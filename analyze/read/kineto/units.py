@@ -48,21 +48,13 @@ def refuse_other_unit(roles: RoledEvents, where: str) -> None:
     """
     launch = _launches(roles)
     said = (
-        _by_length(roles)
-        or _by_extent(roles.device)
+        _by_extent(roles.device)
+        or _by_length(roles.device)
         or _by_calls(roles, launch)
         or _by_copies(roles.device, launch)
     )
     if said is not None:
         raise TraceFormatError(said, where=where, remedy=EXPORT_AGAIN)
-
-
-def _by_length(roles: RoledEvents) -> Message | None:
-    """Return that no work of the device has a length: they are in a form that is no number, or left out."""
-    count = len(roles.device)
-    if count < _LEAST or roles.lengthless < count or roles.device.dur.any():
-        return None
-    return message("refused.no_lengths", events=count)
 
 
 def _by_extent(device: Events) -> Message | None:
@@ -73,6 +65,13 @@ def _by_extent(device: Events) -> Message | None:
     if extent_ns >= _SHORT_SHARE_NS * len(device):
         return None
     return message("refused.other_unit_of_extent", events=len(device), extent_ns=extent_ns)
+
+
+def _by_length(device: Events) -> Message | None:
+    """Return that no work of the device lasts: its lengths were left out, or rounded down."""
+    if len(device) < _LEAST or device.dur.any():
+        return None
+    return message("refused.no_lengths", events=len(device))
 
 
 def _by_calls(roles: RoledEvents, launch: IntArray) -> Message | None:

@@ -28,6 +28,7 @@ from ..files import InputFile
 from ..kineto.communication import CommunicationTables, assemble
 from ..kineto.counted import counted_limits
 from ..kineto.groups import NamedGroup
+from ..kineto.lone_files import UNKNOWN_RANKS, lacks_peers
 from .activities import Activities, Names, read_calls, read_device
 from .database import MISSING, Database, IntArray
 from .far_events import without_far_events
@@ -94,14 +95,15 @@ def import_nsight(path: Path, files: Sequence[InputFile], *, limits: Sequence[Li
     _name_peers(ranks, members)
     world_size = max((one.ranks for r in ranks for one in r.joined), default=0)
     world_size = max(world_size, ranks[-1].rank + 1)
-    communication = assemble([r.found.communication for r in ranks], range(world_size))
+    is_alone = _lacks_peers(ranks)
+    communication = assemble([r.found.communication for r in ranks], range(world_size + is_alone))
     return Trace(
         path=path,
-        run=_run(path, ranks, world_size),
+        run=_run(path, ranks, UNKNOWN_RANKS if is_alone else world_size),
         layout=None,
         ranks=tuple(r.rank for r in ranks),
         tables=_tables(ranks, communication),
-        limits=(*limits, *notes, *_limits(ranks, world_size)),
+        limits=(*limits, *notes, *_limits(ranks, world_size, is_alone=is_alone)),
         origin="nsight",
         clocks={r.rank: r.host if r.host == r.label else f"{r.host} ({r.label})" for r in ranks},
     )
@@ -288,6 +290,11 @@ def _name_peers(ranks: Sequence[_Rank], members: dict[str, dict[int, int]]) -> N
                 row["peer"] = known.get(int(str(row["peer"])), -1)
 
 
+def _lacks_peers(ranks: Sequence[_Rank]) -> bool:
+    is_named = any(one.joined for one in ranks)
+    return len(ranks) == 1 and not is_named and lacks_peers(ranks[0].found.tables["kernel"])
+
+
 def _run(path: Path, ranks: Sequence[_Rank], world_size: int) -> dict[str, object]:
     names = {r.device_name for r in ranks if r.device_name}
     known = {
@@ -307,10 +314,13 @@ def _tables(ranks: Sequence[_Rank], communication: CommunicationTables) -> dict[
     return tables | communication.tables()
 
 
-def _limits(ranks: Sequence[_Rank], world_size: int) -> Iterator[Limit]:
+def _limits(ranks: Sequence[_Rank], world_size: int, *, is_alone: bool) -> Iterator[Limit]:
     """Yield what the files do not hold, one sentence for all ranks that share it."""
     is_named = any(r.joined for r in ranks)
-    yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
+    if is_alone:
+        yield message("missing.peers_of_lone_file")
+    else:
+        yield from missing_ranks([r.rank for r in ranks], world_size, is_named=is_named)
     if len({r.has_base_time for r in ranks}) > 1:
         yield message("doubt.start_times")
     yield from shared_notes((r.rank, r.found.notes) for r in ranks)

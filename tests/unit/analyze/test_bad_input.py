@@ -111,14 +111,14 @@ def test_a_file_of_nothing_hides_no_other(tmp_path, name, content):
         import_trace(write(tmp_path / "alone", {first: content}))
 
 
-NO_LENGTH, NO_STAMP, NO_EVENT = "of no length", "without a time stamp", "unreadable event"
+NO_LENGTH, NO_STAMP, NO_EVENT = "no length", "without a time stamp", "unreadable event"
 
 
 @pytest.mark.parametrize(
     ("key", "value", "kernels", "words"),
     [
-        ("dur", -5, 4, NO_LENGTH), ("dur", None, 4, NO_LENGTH), ("dur", [], 4, NO_LENGTH),
-        ("dur", float("nan"), 4, NO_LENGTH), ("dur", 1e18, 4, NO_LENGTH), ("dur", "x", 4, NO_LENGTH),
+        ("dur", -5, 3, NO_LENGTH), ("dur", None, 3, NO_LENGTH), ("dur", [], 3, NO_LENGTH),
+        ("dur", float("nan"), 3, NO_LENGTH), ("dur", 1e18, 3, NO_LENGTH), ("dur", "x", 3, NO_LENGTH),
         ("dur", "20", 4, ""), ("ts", float("inf"), 3, NO_STAMP), ("ts", 10**40, 3, NO_STAMP),
         ("ts", "x", 3, NO_STAMP), ("ts", {}, 3, NO_STAMP), ("ts", None, 3, NO_STAMP),
         ("name", None, 3, NO_EVENT), ("cat", 5, 3, NO_EVENT), ("ph", None, 3, NO_EVENT),

@@ -6,9 +6,10 @@ import pytest
 from tests.messages import of_code, values_of
 from tests.tables import host_row, trace_of
 
+from meshscope.analyze.account.kernels.idle import NOTHING
 from meshscope.analyze.account.kernels.table import kernel_report
 from meshscope.analyze.findings.diagnosis import diagnose
-from meshscope.analyze.findings.ordered import is_by_design, place
+from meshscope.analyze.findings.ordered import by_size, is_by_design, place
 from meshscope.analyze.findings.rules.capture import missing_ranks
 from meshscope.analyze.findings.rules.grading import severity
 from meshscope.probe.schema.layout import ParallelLayout
@@ -270,3 +271,28 @@ def test_what_is_alike_everywhere_comes_after_what_is_broken(kind, where, is_rep
     """A network that varies a little everywhere would be put before the link that is broken."""
     (any_finding,) = idle_devices().values()
     assert is_by_design(replace(any_finding, kind=kind, where=where)) is is_reported
+
+
+@pytest.mark.parametrize(
+    ("idle", "data", "where", "cause", "is_first"),
+    [
+        (0.668, 0.141, {}, NOTHING, True),
+        (0.141, 0.668, {}, NOTHING, False),
+        (0.668, 0.141, {"rank": 3}, NOTHING, False),
+        (0.668, 0.141, {}, "unknown", False),
+        (0.04, 0.141, {}, NOTHING, False),
+    ],
+    ids=["longer", "shorter", "a stall of one rank", "of unknown cause", "of little weight"],
+)
+def test_idle_devices_and_a_stall_alike_stand_by_their_size(idle, data, where, cause, is_first):
+    """Fails when 14 % of data loading is to be mended before 67 % of idle time that it does not explain."""
+    (any_finding,) = idle_devices().values()
+    design = replace(any_finding, where={}, cost_frac=idle, severity=severity(idle), cause=cause)
+    stall = replace(
+        any_finding, kind=FindingKind.DATA_STALL, where=where, cost_frac=data, cause=None,
+        severity=severity(data),
+    )  # fmt: skip
+    transfers = replace(design, kind=FindingKind.EXPOSED_COMMUNICATION, cause=None, cost_frac=0.9)
+    found = by_size(sorted([transfers, stall, design], key=place))
+    assert (found.index(design) < found.index(stall)) is is_first
+    assert found.index(stall) < found.index(transfers) or severity(idle) != severity(data)

@@ -46,6 +46,8 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 278935599
         ("op_summary_0_2026.csv", b"Device_id,Model Name,Op Name\n", "Ascend", "trace_view.json"),
         ("kernel_details.csv", b"Step Id,Name,Type\n", "Ascend", "trace_view.json"),
         ("smi.csv", b"timestamp, name, utilization.gpu [%]\n", "device samples", "meshscope run"),
+        ("hl.txt", b"+---+\n| HL-SMI Version:  hl-1.15.0 |\n", "device samples", "meshscope run"),
+        ("rocm.txt", b"=== ROCm System Management Interface ===\n", "device samples", "meshscope"),
         (
             "t.txt",
             b"----\n  Name    Self CPU %   Self CPU\n",

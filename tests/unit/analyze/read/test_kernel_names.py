@@ -15,6 +15,8 @@ from meshscope.analyze.read.kernel_names import kernel_category
         "void mooncake::dispatch<false, 16>(int)",
         "void uccl::ep::dispatch<4>(int)",
         "_ZN4mori3moe24EpDispatchIntraNodeKernelEv",
+        "void trtllm_mnnvl_allreduce::twoshot_allreduce_kernel<8>(float*)",
+        "one_shot_all_reduce_kernel",
     ],
 )
 def test_libraries_that_move_data_between_devices(name):
@@ -48,3 +50,17 @@ def test_kernels_that_compute_and_communicate_are_neither(name):
 def test_computation_that_is_named_after_communication(name):
     """Fails when what a compiler fused with the result of a collective counts as that collective."""
     assert kernel_category(name) == "compute"
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("zeCommandListAppendMemoryCopy(M2D)[4194304 bytes]", "memcpy"),
+        ("zeCommandListAppendMemoryFill[64 bytes]", "memset"),
+        ("zeCommandListAppendBarrier", "sync"),
+        ("gemm_kernel[SIMD32 {512; 1; 1} {256; 1; 1}]", "compute"),
+    ],
+)
+def test_commands_of_level_zero(name, category):
+    """Fails when unitrace's copies, and its waits, count as computation."""
+    assert kernel_category(name) == category

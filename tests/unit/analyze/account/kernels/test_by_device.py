@@ -68,6 +68,17 @@ def test_mfu_counts_the_peak_of_each_device(tmp_path, second, mfu):
     assert found.utilization.mfu == pytest.approx(mfu, rel=1e-3)
     says = "A rank computes on 2 devices" in to_text(found)
     assert says is second
+    busy = "Busy share of the step on rank 0: device 0 60.0 % and device 1 20.0 %"
+    assert (busy in to_text(found)) is second
+
+
+def test_a_row_that_only_communicates_is_no_device(tmp_path):
+    """Fails when the communication of a device, which some profilers write as a process of its own, is a second device."""
+    events = [step(0, 0, LENGTH), *launched("gemm", 5, 1000, 6000, 1)]
+    events.append(kernel("hcom_allReduce__1", 7000, 1000, 2, device=9))
+    trace = load_trace(write(tmp_path / "rank0.json", events))
+    assert use_by_device(trace, step_windows(trace)) == []
+    assert not any("in one process count as one" in str(limit) for limit in trace.limits)
 
 
 def test_idle_devices_are_no_inefficiency_of_kernels(tmp_path):

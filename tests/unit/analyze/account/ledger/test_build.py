@@ -178,6 +178,17 @@ def test_a_communication_kernel_without_an_operation_is_communication():
     assert found == {"compute": 30, "exposed_sums": 40, "exposed_memcpy": 20, "unattributed": 10}
 
 
+def test_an_activity_of_no_length_leaves_the_others_their_classes():
+    """Fails when one kernel that took less than the clock shows gives all later ones the class of the next."""
+    kernels = [
+        {"start_ns": 0, "dur_ns": 30},
+        {"category": "communication", "start_ns": 20, "dur_ns": 50},
+        {"category": "memcpy", "start_ns": 60, "dur_ns": 30},
+    ]
+    none = {"category": "memset", "start_ns": 10, "dur_ns": 0}
+    assert ledger_of(step=STEP, kernel=[none, *kernels]) == ledger_of(step=STEP, kernel=kernels)
+
+
 def test_a_communication_kernel_that_is_an_operation_is_counted_once():
     """Fails when the kernel of a matched collective takes it out of its axis."""
     found = ledger_of(

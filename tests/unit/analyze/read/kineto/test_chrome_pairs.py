@@ -49,6 +49,45 @@ def test_nested_pairs_become_intervals(tmp_path):
     ]
 
 
+def asynchronous(ph, name, ts, **ids):
+    """Return the begin or end of an asynchronous event of a device."""
+    own = {key: ids.pop(key) for key in ("id", "id2", "scope", "pid", "cat") if key in ids}
+    return mark(ph, name, ts, **ids) | own
+
+
+def test_asynchronous_work_of_a_device_is_joined_by_its_id(tmp_path):
+    """Fails when kernels that are written as asynchronous events are not there: a device at work would idle."""
+    events = [
+        asynchronous("b", "first", 1, id="0x1", correlation=5),
+        asynchronous("b", "second", 2, id="0x2"),
+        asynchronous("e", "first", 4, id="0x1"),
+        asynchronous("e", "second", 9, id="0x2"),
+        asynchronous("b", "third", 11, id2={"local": 1}, pid=3),
+        asynchronous("b", "other process", 12, id2={"local": 1}, pid=4),
+        asynchronous("e", "third", 13, id2={"local": 1}, pid=3),
+        asynchronous("e", "other process", 17, id2={"local": 1}, pid=4),
+    ]
+    trace = import_trace(write_file(tmp_path / "t.json", events))
+    assert kernels_of(trace) == [
+        ("first", 1000, 3000),
+        ("other process", 12_000, 5000),
+        ("second", 2000, 7000),
+        ("third", 11_000, 2000),
+    ]
+    assert trace.frame("kernel").set_index("start_ns")["correlation"][1000] == 5
+
+
+def test_asynchronous_events_of_a_host_are_none_of_a_thread(tmp_path):
+    """Fails when what overlaps on a thread of the host is nested there, or ends the reading."""
+    events = [
+        asynchronous("b", "request", 1, id=1, cat="user_annotation"),
+        {**mark("X", "kernel", 2), "dur": 3},
+        asynchronous("e", "request", 9, id=1, cat="user_annotation"),
+    ]
+    trace = import_trace(write_file(tmp_path / "t.json", events))
+    assert (len(kernels_of(trace)), len(trace.frame("annotation"))) == (1, 0)
+
+
 def test_stamps_of_pairs_stay_exact(tmp_path):
     """Durations at the size of a Unix time would be off by up to 250 ns."""
     begin, end = (json.dumps(mark(ph, "k", "AT")) for ph in "BE")

@@ -1,4 +1,4 @@
-"""A device whose clock is ahead: its times are moved back where waits and idle times prove it."""
+"""A device whose clock is ahead or behind: its times are moved where waits and idle times prove it."""
 
 import pytest
 from tests.kineto_files import call, launched, step, write
@@ -13,7 +13,7 @@ MS = 1000
 def read(tmp_path, events):
     """Return the first start of device work, ms, and what is said of its clock."""
     trace = import_trace(write(tmp_path / "rank0.json", [step(0, 0, 900 * MS), *events]))
-    said = [text for text in texts(trace.limits) if "times are moved back" in text]
+    said = [text for text in texts(trace.limits) if "times are moved" in text]
     return trace.frame("kernel")["start_ns"].min() / 1e6, said
 
 
@@ -76,3 +76,40 @@ def test_a_wait_for_another_stream_proves_nothing(tmp_path):
     assert (
         read(tmp_path, [*other, *busy, wait("cudaStreamSynchronize", 110 * MS, 111 * MS)])[1] == []
     )
+
+
+@pytest.mark.parametrize("behind_ms", [0.5, 3, 2_000])
+def test_launches_to_an_idle_device_show_a_clock_that_is_behind(tmp_path, behind_ms):
+    """Fails when work that cannot begin before its launch is left there, in the step before or in none."""
+    first, said = read(tmp_path, kernels(10 - behind_ms * MS))
+    assert first == pytest.approx(100.0, abs=0.02)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("every_us", [100, 600])
+def test_a_wait_shows_the_same_of_the_work_behind_a_queue(tmp_path, every_us):
+    """Fails when the first of a hundred kernels must begin before its launch, and the others look late, without a word."""
+    true = [100 * MS + 10 + place * 1 * MS for place in range(40)]
+    busy = []
+    for place, begin in enumerate(true):
+        busy += launched("gemm", 100 * MS + place * every_us, begin - 3 * MS, 1 * MS, place + 1)
+    first, said = read(
+        tmp_path, [*busy, wait("cudaDeviceSynchronize", 130 * MS, true[-1] + 1 * MS + 20)]
+    )
+    assert first == pytest.approx(100.0, abs=0.03)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        kernels(lambda place: 10 - place * 200),
+        kernels(lambda place: 10 - (place == 7) * 3 * MS),
+        [*kernels(lambda place: 10 - (place % 4 == 0) * place * MS), wait("cudaDeviceSynchronize", 480 * MS, 500 * MS)],
+        [*kernels(lambda place: 10 - (place == 7) * 3 * MS), wait("cudaDeviceSynchronize", 480 * MS, 500 * MS)],
+    ],
+    ids=["a clock that drifts", "one odd event", "many odd events", "one odd event and a wait"],
+)  # fmt: skip
+def test_events_that_contradict_themselves_move_nothing(tmp_path, events):
+    """Fails when a drift, or a launch of other work, moves all work by its worst case."""
+    assert read(tmp_path, events)[1] == []

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from tests.texts import texts
 
+from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.output.json.topology import template
+from meshscope.analyze.output.text.diagnosis import to_text
 from meshscope.analyze.read import import_trace
 from meshscope.analyze.read.kernel_names import (
     collective_kind,
@@ -312,7 +315,8 @@ def test_grouped_transfers_are_counted_not_matched(tmp_path):
         ("ncclKernel_SendRecv_RING_SIMPLE", "communication"),
         ("rcclGenericKernel<2>", "communication"),
         ("multimem_all_reduce_kernel<bf16>", "unknown"),
-        ("void two_shot_all_reduce_kernel_inplace<bf16>", "unknown"),
+        ("void two_shot_all_reduce_kernel_inplace<bf16>", "communication"),
+        ("allreduce_fusion_kernel_oneshot_lamport<1>", "unknown"),
         ("deep_ep::internode::dispatch<1>", "communication"),
         ("nvshmemi_transfer_rma_put", "communication"),
         ("vllm::cross_device_reduce_1stage", "communication"),
@@ -520,12 +524,31 @@ def test_an_archive_without_metadata(traces_dir):
 @pytest.mark.parametrize(
     ("dur", "count"), [(-5, 1), (None, 1), ("", 1), ("abc", 1), (1e30, 1), (0, 0), (2, 0)]
 )
-def test_lengths_that_cannot_be_are_zero_and_counted(tmp_path, dur, count):
-    """Time that was lost to a damaged length would be missing without a word."""
+def test_work_of_no_length_is_left_out_and_counted(tmp_path, dur, count):
+    """Time that was lost to a damaged length would be idle time, with a cause."""
     rows = [kernel("k", 1, 1), kernel("k", 5, dur)]
     trace = import_trace(write_rank(tmp_path / "rank0.json", rows))
-    assert trace.frame("kernel")["dur_ns"].tolist() == [1000, 2000 if dur == 2 else 0]
-    assert mentions(trace, "1 event of no length") is bool(count)
+    lengths = [1000] if count else [1000, 2000 if dur == 2 else 0]
+    assert trace.frame("kernel")["dur_ns"].tolist() == lengths
+    assert mentions(trace, "1 of 2 device events left out: no length") is bool(count)
+
+
+@pytest.mark.parametrize(("world_size", "waits"), [(None, True), (1, False)])
+def test_a_lone_file_that_communicates_lacks_its_peers(tmp_path, world_size, waits):
+    """Fails when waiting for ranks that are not there is told as the speed of a link."""
+    events = [
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at * 1000, 500, tid=20) for at in range(3)
+    ]
+    header = {"distributedInfo": {"world_size": world_size}} if world_size else {}
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events} | header))
+    trace = load_trace(file)
+    assert trace.run["world_size"] == (0 if waits else 1)
+    assert mentions(trace, "This one communicates, so other ranks are missing") is waits
+    text = to_text(diagnose(trace))
+    assert ("communication: waiting or wire" in text) is waits
+    assert ("1 of an unknown number of ranks" in text) is waits
+    assert "0 ranks" not in template(trace)
 
 
 @pytest.mark.parametrize("stamp", ["abc", [], True, 1e30, 1e18, {"a": [1, 2]}, None])

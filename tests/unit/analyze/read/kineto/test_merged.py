@@ -151,5 +151,9 @@ def test_processes_that_name_no_rank_are_not_read_as_one(tmp_path):
     alike = [item | {"pid": 1} for item in events]
     with pytest.raises(TraceFormatError, match=r"several threads at once \(100, 101\)"):
         import_trace(write_file(tmp_path / "joined.json", alike))
+    # Of two hosts each process may have the same thread, too; their clocks differ.
+    hosts = [item | {"tid": 1, "ts": item["ts"] + 3 * (item["tid"] == 101)} for item in alike]
+    with pytest.raises(TraceFormatError, match="the same step twice at once"):
+        import_trace(write_file(tmp_path / "joined.json", hosts))
     own = [item for item in events if item["pid"] == 100] * 40
     import_trace(write_file(tmp_path / "own.json", [*own, events[4]]))

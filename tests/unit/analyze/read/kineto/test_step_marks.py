@@ -178,6 +178,38 @@ def test_notes_that_hold_the_launches_are_steps(tmp_path, outside):
     assert len(found) == (1 if outside else 4)
 
 
+def working(name, at, dur, number):
+    """Return a note of the program with ten launches in it."""
+    first = 10 * number + 1
+    pairs = (launched("gemm", at + 10 * k, at + 10 * k + 5, 8, first + k) for k in range(10))
+    return [note(f"{name} {number}", at, dur), *(one for pair in pairs for one in pair)]
+
+
+@pytest.mark.parametrize("prefills", [{0, 5}, {0}, {3, 4, 9}])
+def test_an_engine_has_steps_of_two_kinds(tmp_path, prefills):
+    """Fails when a prefill is part of the decode before it, or an engine with both has no steps."""
+    events = []
+    for at in range(10):
+        events += working("prefill" if at in prefills else "decode", at * LENGTH, 600, at)
+    found, said = steps_of(tmp_path, events)
+    assert [start for start, _ in found] == [at * LENGTH for at in range(10)]
+    assert "'decode # / prefill #'" in said
+
+
+def test_what_stands_between_most_steps_is_part_of_each(tmp_path):
+    """Fails when an update behind each forward pass is a step of another kind."""
+    events = []
+    for at in range(10):
+        events += working("iteration", at * LENGTH, 700, at)
+        events += [
+            note("update", at * LENGTH + 750, 200),
+            *launched("adam", at * LENGTH + 760, at * LENGTH + 770, 50, 900 + at),
+        ]
+    assert [start for start, _ in steps_of(tmp_path, events)[0]] == [
+        at * LENGTH for at in range(10)
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -61,7 +61,7 @@ def test_what_physics_allows_is_read(tmp_path, how):
     assert len(import_trace(write(tmp_path / "rank0.json", events(**how))).frame("kernel"))
 
 
-@pytest.mark.parametrize("length", ["12 us", None, "nan", -1])
+@pytest.mark.parametrize("length", ["12 us", None, "nan", -1, 0])
 def test_lengths_that_are_no_numbers_are_refused(tmp_path, length):
     """Fails when a device of which no length can be read is said to idle all the time."""
     found = [event | {"dur": length} for event in events(1)]

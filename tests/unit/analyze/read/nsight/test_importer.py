@@ -450,3 +450,15 @@ def test_two_devices_of_one_process_are_named(tmp_path):
     for device in (0, 1):
         export.kernel("gemm", 1000, 1000 + 500 * (device + 1), launch=900, deviceId=device)
     assert mentions(read(tmp_path, export), "2 devices in one process")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_lone_report_that_communicates_lacks_its_peers(tmp_path, devices):
+    """Fails when waiting for ranks that are not there is told as the speed of a link."""
+    export = Export()
+    for device in range(devices):
+        export.kernel("gemm", 100, 200, launch=50, deviceId=device)
+    export.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 200, 300, launch=60)
+    trace = read(tmp_path, export, "report.sqlite")
+    assert trace.run["world_size"] == (0 if devices == 1 else 1)
+    assert mentions(trace, "This one communicates, so other ranks are missing") is (devices == 1)
