@@ -108,7 +108,7 @@ _SAME = 0.005
 _NOTHING_SEEN: dict[str, Any] = {
     **dict.fromkeys(("ran_products", "ran_layers", "ran_keys", "ran_attention"), 0.0),
     **dict.fromkeys(("seen_products", "unseen_weights"), 0.0),
-    **dict.fromkeys(("headless", "varies", "mixed"), False),
+    **dict.fromkeys(("headless", "varies", "mixed", "uncounted", "complete"), False),
 }
 """Fields of what was seen to run, where nothing was."""
 _UNLIKE = 0.02
@@ -125,21 +125,33 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
 
 
+class RanModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a token multiplied in two steps, all of it: of a model whose sizes are not known."""
+
+    ran_products: float
+    """Weights, as ``ModelDescription`` counts them."""
+    ran_attention: float = 0.0
+    """Multiply-adds with other tokens."""
+    ran_keys: float = 0.0
+    """Tokens of a sequence where it ran; 0: not known."""
+
+
 class KnownModel(NamedTuple):
-    """What a capture tells of its model."""
+    """What a capture tells of its model; where no sizes are known, what ran of it may be."""
 
     model: ModelDescription | ModelShape | None
     unknown_because: Text
     """Why there is none, one clause; empty where there is one."""
     notes: tuple[Limit, ...] = ()
     """What was assumed, or contradicts itself."""
+    ran: RanModel | None = None
 
 
 def known_model(run: Mapping[str, object]) -> KnownModel:
     """Return the model of the run table's row: as described, else as its sizes allow."""
     text = run.get("model")
     if isinstance(text, str) and text:
-        known = _described(text)
+        known = _described(text, run)
         model = known.model
         return _as_it_ran(known, model, run) if isinstance(model, ModelDescription) else known
     shape = model_shape(run)
@@ -151,12 +163,11 @@ def known_model(run: Mapping[str, object]) -> KnownModel:
     return _inferred(shape, heads, ffn)
 
 
-def _described(text: str) -> KnownModel:
+def _described(text: str, run: Mapping[str, object]) -> KnownModel:
     try:
         fields = json.loads(text)
-        if isinstance(fields, dict) and set(fields) == {REFUSED}:
-            why = message_of_cell(fields[REFUSED])
-            return KnownModel(None, message("lacks.counted_model", why=why))
+        if isinstance(fields, dict) and "num_layers" not in fields:
+            return _without_sizes(fields, run)
         model = describe_model(fields)
     except (ConfigError, ValueError, RecursionError) as error:
         what = error.what if isinstance(error, ConfigError) else str(error)
@@ -168,6 +179,25 @@ def _described(text: str) -> KnownModel:
             note = message("doubt.other_parameters", counted=counted, stated=model.parameters)
             return KnownModel(model, "", (note,))
     return KnownModel(model, "")
+
+
+def _without_sizes(fields: Mapping[str, object], run: Mapping[str, object]) -> KnownModel:
+    """Return what ran of a model whose sizes are not known, where that is all of it."""
+    split = [axis for axis in ("tp", "pp", "ep", "cp") if (run.get(axis) or 1) != 1]
+    if fields.get("complete") and fields.get("ran_products") and not split:
+        names = RanModel.__struct_fields__
+        ran = msgspec.convert({name: fields.get(name, 0.0) for name in names}, RanModel)
+        note = message("counted.without_sizes", ran=ran.ran_products)
+        return KnownModel(None, "", (note,), ran)
+    if fields.get("varies"):
+        return KnownModel(None, message("lacks.like_steps"))
+    if fields.get("uncounted"):
+        return KnownModel(None, message("lacks.counted_functions"))
+    refused = fields.get(REFUSED)
+    if refused is not None:
+        why = message_of_cell(refused)
+        return KnownModel(None, message("lacks.counted_model", why=why))
+    return KnownModel(None, message("lacks.model_shape"))
 
 
 def _as_it_ran(known: KnownModel, model: ModelDescription, run: Mapping[str, object]) -> KnownModel:
@@ -191,7 +221,9 @@ def _doubt(model: ModelDescription) -> Message | None:
     """Return why neither what ran nor sizes tell the FLOPs, None where they do."""
     if model.ran_products:
         unseen = model.counted and not model.ran_attention
-        return message("lacks.attention") if unseen else None
+        return message("lacks.attention") if unseen and not model.complete else None
+    if model.uncounted:
+        return message("lacks.counted_functions")
     if model.varies:
         return message("lacks.like_steps")
     if model.mixed:
@@ -288,20 +320,22 @@ def head_in_layers(run: Mapping[str, object]) -> float | None:
 
 
 def flops_per_token(
-    model: ModelDescription | ModelShape,
+    model: ModelDescription | ModelShape | RanModel,
     convention: str = DEFAULT_CONVENTION,
     keys_per_token: float | None = None,
 ) -> float:
     """Return the model FLOPs of training on one token.
 
     Args:
-        model: A description, or sizes alone.
+        model: A description, sizes alone, or what ran.
         convention: A name of ``CONVENTIONS``.
         keys_per_token: Of packed documents, ``sum(L^2) / sum(L)``; None: whole sequences.
 
     Raises:
-        KeyError: There is no such convention.
+        KeyError: There is no such convention, or it needs sizes.
     """
+    if isinstance(model, RanModel):
+        return _flops_of_ran(model, keys_per_token)[convention]
     if isinstance(model, ModelDescription):
         return flops_of_description(model, convention, keys_per_token)
     seen = float(model.seq_len) if keys_per_token is None else keys_per_token
@@ -314,3 +348,18 @@ def flops_per_token(
         "palm": 6.0 * model.parameters + attention,
         "no_attention": products,
     }[convention]
+
+
+def conventions_of(model: ModelDescription | ModelShape | RanModel) -> tuple[str, ...]:
+    """Return the names of the conventions by which a model is counted: a mask and parameters need its sizes."""
+    return tuple(_flops_of_ran(model, None) if isinstance(model, RanModel) else CONVENTIONS)
+
+
+def _flops_of_ran(model: RanModel, keys_per_token: float | None) -> dict[str, float]:
+    known = keys_per_token is not None and model.ran_keys > 0
+    longer = (keys_per_token or 0.0) / model.ran_keys if known else 1.0
+    products = 6.0 * model.ran_products
+    return {
+        DEFAULT_CONVENTION: products + 6.0 * model.ran_attention * longer,
+        "no_attention": products,
+    }

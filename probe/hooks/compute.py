@@ -97,6 +97,8 @@ class ComputeHook:
             activity.backward_begins()
             if activity.place is not None:
                 return call(*args, **kwargs)
+            if activity.observer is not None:
+                _observe_backward(activity, source, args, kwargs)
             place = Place(SpanKind.BACKWARD, microbatch=activity.microbatch)
             try:
                 return compute_span(source, place, call, args, kwargs)
@@ -143,7 +145,7 @@ def _module_call(
         elif around is not None and around.kind in BACKWARD_KINDS and in_autograd():
             place = around._replace(kind=SpanKind.RECOMPUTE)
         else:
-            return original(module, *args, **kwargs)
+            return _inner(activity, original, module)(module, *args, **kwargs)
         calls.note(module)
         if (observer := activity.observer) is None:
             return compute_span(source, place, original, (module, *args), kwargs, entered_ns)
@@ -154,6 +156,14 @@ def _module_call(
         return result
 
     return wraps(original)(module_call)
+
+
+def _inner(activity: Activity, original: Any, module: Any) -> Any:
+    """Return how to make a call below others: in an observed step some need care."""
+    if (observer := activity.observer) is None:
+        return original
+    is_again = activity.place is not None and activity.place.kind is not _FORWARD
+    return observer.inner(module, original, again=is_again) or original
 
 
 def _count(
@@ -189,6 +199,14 @@ def _observe_result(activity: Activity, source: Source, result: Any) -> None:
     try:
         if activity.observer is not None:
             activity.observer.note_result(result)
+    except Exception as error:  # noqa: BLE001 - counted; training goes on
+        source.failed(error)
+
+
+def _observe_backward(activity: Activity, source: Source, args: Any, kwargs: Any) -> None:
+    """Hand what a backward pass begins at on to who observes the step."""
+    try:
+        activity.observer.note_backward(args[0] if args else kwargs["tensors"])
     except Exception as error:  # noqa: BLE001 - counted; training goes on
         source.failed(error)
 

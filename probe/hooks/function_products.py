@@ -25,6 +25,10 @@ _USES = frozenset(
 """Functions in which a parameter multiplies no matrix: position tables, first tokens, decays."""
 
 
+class NotCountedError(Exception):
+    """A function multiplied in a way that is not counted here."""
+
+
 class Product(NamedTuple):
     """A product of two operands.
 
@@ -53,6 +57,7 @@ def products_of(name: str, args: Any, kwargs: Mapping[str, Any], result: Any) ->
         result: What it returned.
 
     Raises:
+        NotCountedError: It multiplied in a way that is not counted.
         Exception: Arguments are given in a way that is not known here.
     """
     found = _KINDS.get(name)
@@ -113,7 +118,7 @@ def _einsum(args: Any, _kwargs: Mapping[str, Any], result: Any) -> list[Product]
     """Return the product of two operands that are summed over labels they share.
 
     Raises:
-        ValueError: There are more operands, or labels are numbers.
+        NotCountedError: There are more operands, or labels are numbers.
     """
     equation, *operands = args
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
@@ -121,7 +126,7 @@ def _einsum(args: Any, _kwargs: Mapping[str, Any], result: Any) -> list[Product]
     if len(operands) == 1:
         return []
     if not isinstance(equation, str) or len(operands) != 2:
-        raise ValueError("an einsum of a kind that is not counted")
+        raise NotCountedError
     inputs, _, output = equation.replace(" ", "").partition("->")
     sizes: dict[str, int] = {}
     for labels, operand in zip(inputs.split(","), operands, strict=True):
@@ -137,11 +142,17 @@ def _einsum(args: Any, _kwargs: Mapping[str, Any], result: Any) -> list[Product]
     return [_of_two(operands[0], operands[1], result, inner)] if summed else []
 
 
+def _not_counted(args: Any, kwargs: Mapping[str, Any], result: Any) -> list[Product]:
+    raise NotCountedError
+
+
 _KINDS: dict[str, Callable[[Any, Mapping[str, Any], Any], list[Product]]] = {
     **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv"), _matmul),
     **dict.fromkeys(("_grouped_mm", "grouped_mm"), _matmul),
     "__rmatmul__": _matmul_from_right,
     **dict.fromkeys(("addmm", "baddbmm"), _sum_and_matmul),
+    **dict.fromkeys(("tensordot", "inner", "chain_matmul", "bilinear"), _not_counted),
+    **dict.fromkeys(("multi_dot", "linalg_multi_dot", "addmv", "addbmm"), _not_counted),
     "linear": _linear,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     **dict.fromkeys(
@@ -183,9 +194,7 @@ def _of_two(first: Any, second: Any, result: Any, inner: int) -> Product:
 
 def _is_weight(operand: Any) -> bool:
     """Tell whether an operand is a parameter, or a part or transpose of one."""
-    from torch.nn import Parameter
-
-    return isinstance(operand, Parameter) or isinstance(operand._base, Parameter)
+    return _is_parameter(operand) or _is_parameter(operand._base)
 
 
 def shapes_of(operand: Any) -> tuple[Any, ...]:
@@ -196,9 +205,14 @@ def shapes_of(operand: Any) -> tuple[Any, ...]:
 
 def parameters_used(name: str, args: Any) -> list[Any]:
     """Return the parameters that a call of a function used without multiplying a matrix."""
+    return [own for own in _flat(args) if _is_parameter(own)] if name in _USES else []
+
+
+def _is_parameter(operand: Any) -> bool:
+    """Tell whether an operand is a parameter, in the way of ``isinstance``, which is ten times slower."""
     from torch.nn import Parameter
 
-    return [own for own in _flat(args) if isinstance(own, Parameter)] if name in _USES else []
+    return issubclass(type(operand), Parameter) or getattr(operand, "_is_param", False)
 
 
 def _flat(args: Any) -> Iterator[Any]:

@@ -90,9 +90,9 @@ def _layers(modules: list[Any]) -> list[Any]:
     return [] if any(_sum_of_linears(own.modules()) for own in many) else found
 
 
-def entries_of_longest_list(root: Any) -> list[Any]:
-    """Return the layers of a model: the entries of the list of like modules that holds most, none without one."""
-    return _longest(list(root.modules()))
+def entries_of_longest_list(modules: list[Any]) -> list[Any]:
+    """Return the layers among the modules of a model: the entries of the list of like ones that holds most."""
+    return _longest(modules)
 
 
 def _longest(modules: list[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..compat.batched import is_batched_inside
 from ..schema.errors import ConfigError
-from ..schema.message import Message, message_to_cell
+from ..schema.message import Message, message, message_to_cell
 from ..schema.model import ModelDescription
 from ..schema.model.fields import model_fields
 from .model_modules import fields_of_modules
@@ -96,6 +96,7 @@ class ModelWatch:
 
     def _tell(self, module: Any, length: int) -> None:
         config = config_of(module)
+        fields: dict[str, Any] | None
         try:
             if config is not None:
                 fields = _fields_of(config, module, length)
@@ -127,13 +128,22 @@ def _ids_of(batch: Mapping[str, Any]) -> Any:
     return sized[0] if is_clear and not any(own.is_floating_point() for own in sized) else None
 
 
-def _fields_of(config: Any, module: Any, length: int) -> dict[str, object] | None:
-    """Return the fields, None of a classifier: its configuration may be that of the decoder it began as."""
+def _fields_of(config: Any, module: Any, length: int) -> dict[str, object]:
+    """Return the fields.
+
+    Raises:
+        ConfigError: No formula counts it. A classifier's configuration may be that of the decoder it began as.
+    """
     from ..schema.model.hugging_face import OTHER_HEADS
 
     modules = getattr(module, "modules", None)
-    if any(type(own).__name__.endswith(OTHER_HEADS) for own in (modules() if modules else ())):
-        return None
+    for own in modules() if modules else ():
+        if (name := type(own).__name__).endswith(OTHER_HEADS):
+            raise ConfigError(
+                message("refused.other_head"),
+                where=name,
+                remedy=message("advice.state_sizes_under_model"),
+            )
     fields = {**model_fields(config), "seq_len": length}
     if not _predicts_more_tokens(module):
         fields.pop("mtp_layers", None)

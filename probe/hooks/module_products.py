@@ -22,6 +22,10 @@ class ModulePart:
         self.pending = 0
         """Calls under reentrant checkpointing: their gradients come with the recomputation."""
 
+    def shapes(self) -> set[Any]:
+        """Return the shapes of its parameters."""
+        return {own.shape for own in self.module._parameters.values() if own is not None}
+
 
 def product_of(module: Any) -> tuple[int, int]:
     """Return how many weights a call of a module multiplies, and the width of its input; zeros for none.
@@ -44,18 +48,6 @@ def product_of(module: Any) -> tuple[int, int]:
         return (out * width, width) if fits else (0, 0)
     is_transposed = type(module).__name__ == "Conv1D" and weight.dim() == 2
     return (weight.numel(), int(weight.shape[0])) if is_transposed else (0, 0)
-
-
-def has_fast_path(module: Any) -> bool:
-    """Tell whether a module computes in one kernel in evaluation, unless a mode of torch functions is on.
-
-    With the mode its results would differ in their last bits.
-    """
-    from torch import nn
-
-    return isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer) and (
-        not module.training
-    )
 
 
 def doubts_of(root: Any) -> dict[str, bool]:
@@ -122,7 +114,12 @@ def _is_packed(buffer: Any) -> bool:
     return not str(buffer.dtype).endswith("bool") and bool(size <= _MOST_PACKED_BYTES)
 
 
-def is_crossed(part: ModulePart, args: Any) -> bool:
-    """Tell whether an attention has other rows of keys than of queries."""
-    has_keys = "in_proj_weight" in part.module._parameters and len(args) > 1
-    return bool(has_keys and args[1].shape != args[0].shape)
+def rows_of(part: ModulePart, given: Any, args: Any) -> float:
+    """Return how many rows a call multiplies with the weights of a module, on average over them.
+
+    Two of the four matrices of an attention meet its keys, of which it may have more or fewer than queries.
+    """
+    rows = given.numel() / given.shape[-1]
+    if "in_proj_weight" not in part.module._parameters or len(args) < 2:
+        return float(rows)
+    return float(rows + args[1].numel() / args[1].shape[-1]) / 2

@@ -24,6 +24,8 @@ class StepWork(NamedTuple):
         seen: Products with weights of forward passes that train, once each.
         unseen: Weights that were not seen to multiply.
         is_mixed: Layers of unlike widths ran.
+        is_all: The graph of the backward pass has no function that could multiply unseen.
+        is_uncounted: A function multiplied in a way that is not counted.
     """
 
     tokens: int
@@ -38,6 +40,8 @@ class StepWork(NamedTuple):
     seen: float = 0.0
     unseen: float = 0.0
     is_mixed: bool = False
+    is_all: bool = False
+    is_uncounted: bool = False
 
 
 def observed_fields(steps: list[StepWork]) -> dict[str, Any]:
@@ -47,6 +51,8 @@ def observed_fields(steps: list[StepWork]) -> dict[str, Any]:
     evaluation now and then is not of the step.
     """
     tokens = sum(step.tokens for step in steps)
+    if any(step.is_uncounted for step in steps):
+        return {"uncounted": True}
     if not all(step.is_whole for step in steps):
         seen = sum(step.seen for step in steps) / tokens
         return {"seen_products": seen, "unseen_weights": max(step.unseen for step in steps)}
@@ -60,11 +66,13 @@ def observed_fields(steps: list[StepWork]) -> dict[str, Any]:
     if max(each) > (1 + _SAME) * min(each):
         return {"varies": True}
     extra = min(step.forward_only / step.tokens for step in steps)
-    found = {
+    found: dict[str, Any] = {
         "ran_products": sum(step.trained for step in steps) / tokens + extra,
         "ran_layers": sum(step.layers for step in steps) / tokens,
         "ran_keys": keys,
     }
+    if all(step.is_all for step in steps):
+        found["complete"] = True
     if has_attention:
         extra = min(step.attention_only / step.tokens for step in steps)
         found["ran_attention"] = sum(step.attention for step in steps) / tokens + extra

@@ -17,7 +17,8 @@ anew: once it has compiled anything, nothing is observed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ..clock import now_ns, thread_cpu_ns
@@ -25,23 +26,26 @@ from ..compat.torch_names import runs_without_python
 from ..cost import CostMeter
 from ..safety.program_signals import pass_on
 from ..schema.terms import SpanKind
+from .fast_paths import fast_products, has_fast_path, without_mode
 from .function_products import (
+    NotCountedError,
     Product,
     function_mode,
     parameters_used,
     products_of,
     shapes_of,
 )
+from .graph_products import GraphWork
 from .model_modules import entries_of_longest_list
 from .module_products import (
     OTHERS_FRAC,
     ModulePart,
-    has_fast_path,
-    is_crossed,
     is_unused,
     other_matrices,
+    rows_of,
 )
 from .step_work import StepWork, observed_fields
+from .values import tensors_of
 
 _STEPS = 2
 """Steps that are observed. Where they differ, two are no mean of a run."""
@@ -72,6 +76,7 @@ class WorkObserver:
         self._done: list[StepWork] = []
         self._taken_ns = 0
         self.is_blind = False
+        self._graph = GraphWork()
         self._begin()
 
     def _begin(self) -> None:
@@ -81,8 +86,8 @@ class WorkObserver:
         self._head_shapes: set[Any] = set()
         self._inside: set[int] = set()
         self._used: set[Any] = set()
-        self._with_fast_path: set[int] = set()
-        """Outermost modules that would compute in another way under a mode: not all they multiply is seen."""
+        self._calls = 0
+        """Module calls: where one call makes no other, it may have multiplied in one kernel."""
         self._widths: set[int] = set()
         self._unpaid: Counter[tuple[int, bool]] = Counter()
         self._pending: Counter[tuple[int, bool]] = Counter()
@@ -92,6 +97,8 @@ class WorkObserver:
         self._trained = self._forward_only = self._layers = self._seen = 0.0
         self._attention = self._attention_only = self._squares = 0.0
         self._trains = self._is_odd = self._has_head = self._is_head_called = False
+        self._is_uncounted = False
+        self._graph = GraphWork(self._graph)
 
     def wants(self, step: int) -> bool:
         """Tell whether a step is to be observed."""
@@ -104,7 +111,7 @@ class WorkObserver:
         self._squares += float(tokens) * length
 
     def watched(self, module: Any, call: Callable[..., Any], *, again: bool) -> Callable[..., Any]:
-        """Return a call that is made while its functions are handed on to here.
+        """Return an outermost call that is made while its functions are handed on to here.
 
         Args:
             module: What is called.
@@ -116,7 +123,39 @@ class WorkObserver:
             with function_mode()(self, again=again):
                 return call(*args, **kwargs)
 
-        return call if self.is_blind or id(module) in self._with_fast_path else under_mode
+        if self.is_blind:
+            return call
+        made = self.inner(module, call, again=again) or under_mode
+        return made if again else partial(self._graph.numbered, made)
+
+    def inner(
+        self, module: Any, call: Callable[..., Any], *, again: bool
+    ) -> Callable[..., Any] | None:
+        """Return how to call a module that would compute in another way under a mode, None for others."""
+        if not has_fast_path(module):
+            return None
+
+        def as_it_is(*args: Any, **kwargs: Any) -> Any:
+            before = self._calls
+            result = without_mode(lambda: call(*args, **kwargs))
+            if self._calls == before:
+                self._note_fast(module, args[1:], kwargs, again=again)
+            return result
+
+        return as_it_is
+
+    def _note_fast(self, module: Any, args: Any, kwargs: Any, *, again: bool) -> None:
+        try:
+            found = fast_products(module, args, kwargs)
+            self._add_weights(0 if again else found.weights, _NO_GRADIENT, again=again)
+            for product in found.attention:
+                self._add_product(product, again=again)
+            for own in found.parts:
+                if (part := self._parts.get(id(own))) is not None:
+                    part.has_run = True
+        except Exception as error:  # noqa: BLE001 - an input of a kind that is not known: the step stays open
+            pass_on(error)
+            self._is_odd = True
 
     def note(self, module: Any, args: Any, kwargs: Any, around: Any, *, grads: bool) -> None:
         """Note a call that is about to be made.
@@ -129,10 +168,11 @@ class WorkObserver:
             grads: Whether gradients are recorded.
         """
         entered_ns = now_ns()
+        self._calls += 1
         if around is None:
             self._trains, self._is_head_called = grads, False
         part = self._parts.get(id(module))
-        if part is None and around is None:
+        if part is None and (around is None or has_fast_path(module)):
             self._meet(module)
             part = self._parts.get(id(module))
         if part is not None and (part.weights or part.is_layer):
@@ -158,6 +198,8 @@ class WorkObserver:
                 self._add_product(product, again=again)
             for own in parameters_used(name, args):
                 self._used.update(shapes_of(own))
+        except NotCountedError:
+            self._is_uncounted = True
         except Exception as error:  # noqa: BLE001 - arguments of a kind that is not known: the sizes count
             pass_on(error)
             self._is_odd = True
@@ -170,7 +212,7 @@ class WorkObserver:
         """
         if self._is_head_called:
             return
-        for given in _tensors(_values_of(result)):
+        for given in tensors_of(result):
             vocabulary = given.shape[-1] if given.dim() > 1 else 0
             embedding = self._vocabularies.get(vocabulary)
             # Of a vocabulary as large as the model is wide, hidden states look like logits.
@@ -181,6 +223,12 @@ class WorkObserver:
             self._add_weights(rows * weights, _NO_GRADIENT + trained, again=False)
             self._has_head = True
             return
+
+    def note_backward(self, results: Any) -> None:
+        """Note what a backward pass from some results meets that was multiplied outside of module calls."""
+        entered_ns = now_ns()
+        self._graph.meet(results)
+        self._taken_ns += now_ns() - entered_ns
 
     def step_ended(self) -> None:
         """Take what the step had; tell the result once there is enough of it.
@@ -200,18 +248,23 @@ class WorkObserver:
 
     def _work(self) -> StepWork:
         weights, unseen = self._weights()
-        is_odd = self._is_odd or any(self._unpaid.values())
+        graph, noted = self._graph, self._trained + self._attention
+        is_uncounted = self._is_uncounted or graph.is_uncounted(noted)
+        is_odd = self._is_odd or is_uncounted or any(self._unpaid.values())
+        has_head = self._has_head or bool(graph.widths & self._vocabularies.keys())
         return StepWork(
             self._tokens,
-            self._trained / _PER_TRAINING,
+            (self._trained + graph.outside - graph.never_met(noted)) / _PER_TRAINING,
             self._forward_only / _PER_TRAINING,
             self._layers / _PER_TRAINING,
             is_whole=not is_odd and weights > 0 and unseen <= OTHERS_FRAC * weights,
-            has_head=self._has_head or not self._vocabularies,
+            has_head=has_head or not self._vocabularies or graph.is_all,
+            is_all=graph.is_all,
+            is_uncounted=is_uncounted,
             attention=self._attention / _PER_TRAINING,
             attention_only=self._attention_only / _PER_TRAINING,
             squares=self._squares,
-            seen=self._seen,
+            seen=self._seen + graph.seen,
             unseen=float(unseen),
             is_mixed=len(self._widths) > 1,
         )
@@ -219,12 +272,12 @@ class WorkObserver:
     def _meet(self, root: Any) -> None:
         """Look through an outermost module once in a step."""
         self._roots.append(root)
-        for own in list(root.modules()):
+        modules = list(root.modules())
+        for own in modules:
             self.is_blind |= runs_without_python(own)
-            if has_fast_path(own):
-                self._with_fast_path.add(id(root))
-                self._is_odd = True
             self._parts.setdefault(id(own), ModulePart(own))
+            # Its copies run in threads of their own, whose functions are not seen.
+            self._is_odd |= type(own).__name__ == "DataParallel"
             # What a module does not have takes it long to say.
             if isinstance(rows := vars(own).get("num_embeddings"), int):
                 self._vocabularies[rows] = own
@@ -233,19 +286,19 @@ class WorkObserver:
             # The last product of attention is made without a call of the module that holds its weights.
             if part.weights and "in_proj_weight" in part.module._parameters:
                 self._parts.pop(id(part.module.out_proj), None)
-        for layer in entries_of_longest_list(root):
+        for layer in entries_of_longest_list(modules):
             part = self._parts[id(layer)]
             part.is_layer = not part.weights
             # An MLP as wide as the vocabulary is no head.
             self._inside.update(id(own) for own in layer.modules() if own is not layer)
 
     def _add(self, part: ModulePart, args: Any, kwargs: Any, *, grads: bool, again: bool) -> None:
-        given: Any = args[0] if args else next(_tensors(kwargs.values()), None)
+        given: Any = args[0] if args else next(tensors_of(kwargs), None)
         shape = getattr(given, "shape", None)
-        if not shape or (part.weights and shape[-1] != part.width) or is_crossed(part, args):
+        if not shape or (part.weights and shape[-1] != part.width):
             self._is_odd = True
             return
-        rows, parts = given.numel() // shape[-1], 0 if again else _NO_GRADIENT
+        rows, parts = rows_of(part, given, args), 0 if again else _NO_GRADIENT
         if again:
             parts = self._gradients(part, given) if grads and part.pending else 0
             part.pending -= bool(parts)
@@ -258,7 +311,7 @@ class WorkObserver:
             self._layers += rows * parts
             self._widths.add(int(shape[-1]))
             return
-        self._own_product = rows * part.weights
+        self._own_product = int(rows * part.weights)
         self._add_weights(self._own_product, parts, again=again)
         is_head = getattr(part.module, "out_features", 0) in self._vocabularies
         if is_head and id(part.module) not in self._inside:
@@ -323,7 +376,7 @@ class WorkObserver:
     def _weights(self) -> tuple[int, int]:
         """Return the weights that could multiply, and those that were not seen to, or to do nothing.
 
-        A weight that no call used was not used at all if it got no gradient while others did.
+        A weight without a gradient, while others have one, was not used at all.
         """
         parts = self._parts.values()
         has_gradients = any(
@@ -335,25 +388,10 @@ class WorkObserver:
             if part.weights
             and not part.has_run
             and not (has_gradients and is_unused(part.module))
-            and not (set(_shapes(part.module)) & self._used)
+            and not (part.shapes() & self._used)
         )
         others = sum(other_matrices(part, set()) for part in parts)
         unseen += sum(
             other_matrices(part, self._used, has_gradients=has_gradients) for part in parts
         )
         return others + sum(part.weights for part in parts), unseen
-
-
-def _shapes(module: Any) -> Iterator[Any]:
-    return (own.shape for own in module._parameters.values() if own is not None)
-
-
-def _values_of(result: Any) -> Iterable[Any]:
-    """Return what a call returned, one by one."""
-    if isinstance(result, Mapping):
-        return result.values()
-    return result if isinstance(result, tuple | list) else (result,)
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Any]:
-    return (value for value in values if hasattr(value, "requires_grad"))

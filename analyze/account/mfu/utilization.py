@@ -13,7 +13,13 @@ import pandas as pd
 
 from meshscope.probe.schema.layout import ParallelLayout
 
-from ...formulas.flops import CONVENTIONS, DEFAULT_CONVENTION, flops_per_token, known_model
+from ...formulas.flops import (
+    CONVENTIONS,
+    DEFAULT_CONVENTION,
+    conventions_of,
+    flops_per_token,
+    known_model,
+)
 from ...formulas.peaks import datasheet_peak
 from ...tables.classes import COMPUTE_CLASSES, UNATTRIBUTED, UNSEPARATED
 from ...tables.results import Utilization
@@ -45,9 +51,11 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     known = known_model(run)
     tokens, token_notes = step_tokens(trace)
     flops: dict[str, float] = {}
-    if known.model is not None and tokens is not None:
+    model = known.model or known.ran
+    if model is not None and tokens is not None:
         keys = keys_per_token(trace)
-        flops = {name: flops_per_token(known.model, name, keys) * tokens for name in CONVENTIONS}
+        names = conventions_of(model)
+        flops = {name: flops_per_token(model, name, keys) * tokens for name in names}
     stated = run.get("flops_per_token")
     convention = DEFAULT_CONVENTION
     if isinstance(stated, float) and stated > 0:
@@ -58,7 +66,7 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     devices = devices_per_rank(trace)
     seconds = (step_time_ns or 0.0) * 1e-9
     missing = (
-        (known.unknown_because, known.model is None and convention != STATED),
+        (known.unknown_because, model is None and convention != STATED),
         (message("lacks.tokens"), tokens is None),
         (_peak_name(source), peak is None),
         (message("lacks.ends_of_steps"), not seconds > 0),

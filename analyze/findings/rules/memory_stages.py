@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.terms import FindingKind, ScheduleKind, Severity
 
 from ...account.bubble import microbatches_of, schedule_of
@@ -79,7 +80,10 @@ def in_flight(trace: Trace) -> list[float] | None:
         return None
     try:
         return chunks_in_flight(kind, layout.pp, microbatches, layout.vpp)
-    except ValueError:
+    except (
+        ConfigError,
+        ValueError,
+    ):  # An order that does not fit the chunks: torch interleaves zb-h1.
         return None
 
 

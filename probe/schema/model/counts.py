@@ -252,7 +252,9 @@ def _attention_flops(model: ModelDescription, seen: float, *, causal: bool) -> f
     if model.ran_attention:
         # Each of so many layers would multiply a token with all keys, masked or not.
         alike = model.ran_attention / (width * model.ran_keys)
-        if not model.window or alike < _WHOLE * ran:
+        # More than that are products of another kind, as of weights that are gathered for each token.
+        is_all_keys = _WHOLE * ran <= alike <= ran / _WHOLE
+        if not model.window or not is_all_keys:
             flops = 2.0 * _PASSES * model.ran_attention * seen / model.ran_keys
             return flops / 2.0 if causal else flops
         ran = alike

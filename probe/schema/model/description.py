@@ -104,6 +104,10 @@ class ModelDescription:
     """No module over the vocabulary was seen: an output head is not known to run."""
     varies: bool = False
     """Two steps were seen to multiply unlike amounts a token."""
+    uncounted: bool = False
+    """Functions were seen to multiply in ways that are not counted."""
+    complete: bool = False
+    """What ran is all of it: no function was met that could multiply unseen."""
 
     def __post_init__(self) -> None:
         """Fill in what the sizes imply, and refuse what no model can be.

@@ -82,8 +82,8 @@ def model_text(model: object, observed: object = None, refused: object = None) -
         observed: Those that tell what ran of it.
         refused: The cell of the message why no model was described.
     """
-    if not isinstance(model, Mapping) or not set(model) - _SIZES_ALONE:
-        is_told = isinstance(refused, str) and not model
-        return json.dumps({REFUSED: refused}) if is_told else None
     ran = observed if isinstance(observed, Mapping) else {}
+    if not isinstance(model, Mapping) or not set(model) - _SIZES_ALONE:
+        told = {REFUSED: refused} if isinstance(refused, str) else {}
+        return None if model or not {**ran, **told} else json.dumps({**ran, **told}, sort_keys=True)
     return json.dumps({**model, **ran}, sort_keys=True)

@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from meshscope.analyze.formulas.flops import ModelShape, flops_per_token, known_model, model_shape
+from meshscope.analyze.formulas.flops import (
+    ModelShape,
+    conventions_of,
+    flops_per_token,
+    known_model,
+    model_shape,
+)
 from meshscope.probe.schema.message import message, message_to_cell
 from meshscope.probe.schema.model.fields import model_text
 
@@ -103,6 +109,41 @@ def test_a_model_that_no_formula_counts_says_why():
     assert model_text({"num_layers": 2, "gated": True}, {}, refused) == model_text(
         {"num_layers": 2, "gated": True}
     )
+
+
+def test_a_model_without_sizes_counts_as_it_ran():
+    """Fails when a model of a family that is not known has no MFU although all that it multiplied was seen."""
+    refused = message_to_cell(message("refused.encoder_decoder"))
+    ran = {"ran_products": 100.0, "ran_attention": 20.0, "ran_keys": 8.0, "complete": True}
+    known = known_model({"model": model_text(None, ran, refused)})
+    assert known.model is None
+    assert conventions_of(known.ran) == ("nonembedding", "no_attention")
+    assert flops_per_token(known.ran) == 6 * 120.0
+    assert flops_per_token(known.ran, keys_per_token=4.0) == 6 * 110.0
+
+
+@pytest.mark.parametrize(
+    ("ran", "axes", "code"),
+    [
+        ({"ran_products": 100.0, "complete": True}, {"pp": 2}, "lacks.counted_model"),
+        ({"ran_products": 100.0}, {}, "lacks.counted_model"),
+        ({"varies": True}, {}, "lacks.like_steps"),
+        ({"uncounted": True}, {}, "lacks.counted_functions"),
+    ],
+    ids=["a part of it", "kernels of others", "random depth", "functions"],
+)
+def test_a_model_without_sizes_that_was_not_all_seen_is_unknown(ran, axes, code):
+    """Fails when what a part of a model multiplies is shown as the MFU of all."""
+    refused = message_to_cell(message("refused.encoder_decoder"))
+    known = known_model({"model": model_text({}, ran, refused), **axes})
+    assert known.ran is None
+    assert known.unknown_because.code == code
+
+
+def test_experts_of_gathered_weights_have_no_window():
+    """Fails when products with weights that are gathered for each token are cut as attention to a window is."""
+    run = run_of(ran_products=1e5, ran_layers=4.0, ran_keys=128.0, ran_attention=1e6, window=16)
+    assert flops_per_token(known_model(run).model) == 6 * (1e5 + 1e6)
 
 
 def test_attention_counts_as_it_was_seen():

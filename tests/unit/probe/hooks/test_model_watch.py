@@ -90,13 +90,14 @@ class LlamaForSequenceClassification(torch.nn.Module):
         self.config = SimpleNamespace(model_type="llama", to_dict=lambda: CONFIG)
 
 
-def test_a_classifier_tells_its_tokens_alone():
-    """A head over the vocabulary would count that it does not have: a sixth of a small model."""
+def test_a_classifier_tells_its_tokens_and_why_no_formula_counts_it():
+    """A head over the vocabulary would count that it does not have, or its MFU be unknown without a reason."""
     reported = []
     wrapped = torch.nn.ModuleList([LlamaForSequenceClassification()])
     wrapped.module = wrapped[0]
     assert ModelWatch(reported.append).tokens(wrapped, (IDS,), {}) == 96
-    assert not reported
+    assert [list(facts) for facts in reported] == [["model_refused"]]
+    assert "refused.other_head" in reported[0]["model_refused"]
 
 
 @pytest.mark.parametrize(

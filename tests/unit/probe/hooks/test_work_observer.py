@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.compute import ComputeHook
@@ -235,6 +236,71 @@ def test_attention_is_what_its_functions_multiply(kind, prefix):
     assert found["ran_keys"] == IDS.shape[1]
 
 
+class Penalised(Model):
+    """Takes ids or what they are embedded as."""
+
+    def forward(self, given):
+        """Return logits."""
+        x = given if given.is_floating_point() else self.embedding(given)
+        for block in self.blocks:
+            x = nn.functional.gelu(block(x))
+        return self.head(x)
+
+
+def dispatched_flops(step):
+    """Return the FLOPs of one step by torch's formulas; its counter fails where gradients have gradients."""
+    counts = []
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            count = flop_registry.get(func._overloadpacket)
+            counts.append(0 if count is None else count(*args, **(kwargs or {}), out_val=result))
+            return result
+
+    with Count():
+        step().backward()
+    return sum(counts)
+
+
+def outside(model):
+    """Return a loss that multiplies what a model returned, beside its modules."""
+    logits = model(IDS)
+    return (logits @ model.head.weight).sum() + torch.bmm(logits, logits.transpose(1, 2)).sum()
+
+
+def penalty(model):
+    """Return the size of a gradient."""
+    given = model.embedding.weight[IDS].detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(given).sum(), given, create_graph=True)
+    return gradient.pow(2).mean() + model(IDS).mean()
+
+
+@pytest.mark.parametrize("loss", [outside, penalty])
+def test_products_outside_of_modules_are_of_the_model(loss):
+    """Fails when logits of a function, contrastive scores, or the gradients of gradients are left out of MFU."""
+    model = Penalised()
+    found = observed(lambda: loss(model), model)
+    told = found["ran_products"] + found.get("ran_attention", 0.0)
+    assert told * 6 * IDS.numel() == pytest.approx(dispatched_flops(lambda: loss(model)))
+    assert found["complete"]
+
+
+@pytest.mark.parametrize("name", ["inner", "hidden"])
+def test_products_that_are_not_counted_leave_it_open(name):
+    """Fails when a function of a kind that is not counted makes MFU too low instead of unknown."""
+    model = Model()
+    weight = nn.Parameter(torch.randn(24, 24))
+
+    def multiplied(logits):
+        if name == "inner":
+            return torch.inner(logits, weight)
+        return torch.ops.aten.mm.default(logits.flatten(0, 1), weight)
+
+    model.head.register_forward_hook(lambda _module, _args, logits: multiplied(logits))
+    assert observed(lambda: model(IDS).sum(), model) == {"uncounted": True}
+
+
 def test_a_reference_model_counts_forward_only():
     """Fails when a pass without gradients counts as training, or not at all."""
     model = Model()
@@ -248,24 +314,46 @@ def test_a_reference_model_counts_forward_only():
     assert observed(step, model)["ran_products"] * 6 * IDS.numel() == counted_flops(step)
 
 
-def test_a_teacher_with_a_fast_path_keeps_its_results():
-    """Fails when watching the functions of a module in evaluation makes torch compute it in another way."""
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
-    teacher = nn.TransformerEncoder(layer, 2).eval()
-    model, given = Model(), torch.randn(4, 12, 16)
-    results = []
+class Taught(Model):
+    """Holds a teacher in evaluation where no walk over its modules finds it."""
 
-    def step():
+    def __init__(self, teacher):
+        """Make it."""
+        super().__init__()
+        self.hidden = [teacher.eval()]
+        self.results = []
+
+    def forward(self, ids):
+        """Return logits, moved by what the teacher says."""
+        x = self.embedding(ids)
         with torch.no_grad():
-            results.append(teacher(given))
-        return model(IDS).sum()
+            said = self.hidden[0](*[x.detach()] * self.inputs)
+        self.results.append(said[0] if isinstance(said, tuple) else said)
+        return super().forward(ids) + self.results[-1].mean()
 
-    learnt = observed(step, model)
-    with torch.no_grad():
-        expected = teacher(given)
-    assert all(torch.equal(expected, result) for result in results)
-    assert "ran_products" not in learnt
+
+_LAYER = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "inputs", "weights"),
+    [
+        (nn.TransformerEncoder(_LAYER, 2), 1, 2 * (4 * 16 * 16 + 2 * 16 * 32)),
+        (_LAYER, 1, 4 * 16 * 16 + 2 * 16 * 32),
+        (nn.MultiheadAttention(16, 4, batch_first=True), 3, 4 * 16 * 16),
+    ],
+    ids=["encoder", "layer", "attention"],
+)
+def test_a_teacher_with_a_fast_path_keeps_its_results(teacher, inputs, weights):
+    """Fails when watching functions makes torch compute what the program hides in another way, or uncounted."""
+    torch.manual_seed(0)
+    model = Taught(teacher)
+    model.inputs = inputs
+    learnt = observed(lambda: model(IDS).sum(), model)
+    model(IDS)
+    assert all(torch.equal(model.results[-1], result) for result in model.results)
+    own = 3 * 2 * 16 * 32 + 16 * 24
+    assert learnt["ran_products"] == pytest.approx(own + weights / 3)
 
 
 class Unreadable(nn.Parameter):
