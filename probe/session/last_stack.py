@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 
 from ..clock import now_ns
 from ..hooks.base import Capture
+from ..recording.fatal_stack import FatalStack
 from ..schema.manifest import LAST_STACK_KEY
 from ..schema.terms import StackMoment
 from .standstill import MOST_FRAMES, OWN_MODULES, Frame, stack_of
@@ -44,6 +46,20 @@ class LastStack:
         self._source = capture.source("last_stack")
         self._then = then
         self._is_final = False
+        self._fatal = FatalStack()
+
+    def open(self, directory: Path | None) -> None:
+        """Have the interpreter write the stacks where a signal ends the process, once its rank records."""
+        if directory is not None:
+            self._guarded(lambda: self._fatal.open(directory))
+
+    def look(self) -> None:
+        """Look now and then whether the program has closed the file for that; any thread."""
+        self._guarded(self._fatal.look)
+
+    def close(self) -> None:
+        """Write nothing there any more, also not in a child that was forked."""
+        self._guarded(self._fatal.close)
 
     def note(self, error: BaseException | None = None) -> None:
         """Note it, once an error has been noted no more; any thread.
@@ -53,11 +69,14 @@ class LastStack:
         """
         if error is None and self._is_final:
             return
+        self._guarded(lambda: self._note(error))
+        self._then(error)
+
+    def _guarded(self, action: Callable[[], object]) -> None:
         try:
-            self._note(error)
+            action()
         except Exception as failure:  # noqa: BLE001 - counted; the program goes on, or ends as it would
             self._source.failed(failure)
-        self._then(error)
 
     def _note(self, error: BaseException | None) -> None:
         self._is_final = error is not None

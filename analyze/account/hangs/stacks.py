@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ _OF_MOMENT: dict[str, str] = {
     StackMoment.RAISED: "raised",
     StackMoment.TIMED_OUT: "raised",
     StackMoment.PEER_LOST: "raised",
+    StackMoment.FATAL_SIGNAL: "signalled",
 }
 """How ranks were where they were seen at the end; in a standstill they hung or kept running."""
 
@@ -72,12 +74,22 @@ def _telling(
     """
     moments = [moment.value for moment in StackMoment]
     moment = StackMoment(last["moment"]) if last.get("moment") in moments else None
-    if moment is None or (moment is StackMoment.OTHER_DIED and stood):
+    place = _innermost(last)
+    is_where_it_stood = place is not None and place == _innermost(stood)
+    # Who has waited for long is ended by a watchdog, by a signal.
+    is_ended = moment is StackMoment.FATAL_SIGNAL and is_where_it_stood
+    if moment is None or is_ended or (moment is StackMoment.OTHER_DIED and stood):
         return StackMoment.STANDSTILL, stood
     is_raised = moment is StackMoment.RAISED and not stood.get("goes_on")
-    if is_raised and (inner := next(_frames(last), None)) and inner == next(_frames(stood), None):
+    if is_raised and place and is_where_it_stood and re.search(_BETWEEN_RANKS, place[0]):
         moment = StackMoment.TIMED_OUT
     return moment, last
+
+
+def _innermost(note: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return file and line of the innermost function of a note: what a signal leaves has no qualified names."""
+    frame = next(_frames(note), None)
+    return None if frame is None else (str(frame["file"]), int(frame["line"]))
 
 
 def _frames(note: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -228,25 +240,33 @@ def stack_places(trace: Trace) -> pd.DataFrame:
 
 def _said(manner: str, ranks: list[int], function: str, callers: list[str]) -> Message:
     """Return that ranks hung, kept running, were seen, or raised an exception in a function."""
-    place: dict[str, Any] = {"ranks": ranks, "function": function}
     if callers:
-        place["callers"] = callers
-    match manner, bool(callers):
-        case "raised", True:
-            return message("hang.raised_called_by", **place)
-        case "raised", False:
+        return _said_with(manner, {"ranks": ranks, "function": function, "callers": callers})
+    place: dict[str, Any] = {"ranks": ranks, "function": function}
+    match manner:
+        case "raised":
             return message("hang.raised", **place)
-        case "was", True:
-            return message("hang.was_called_by", **place)
-        case "was", False:
+        case "was":
             return message("hang.was", **place)
-        case "running", True:
-            return message("hang.running_called_by", **place)
-        case "running", False:
+        case "signalled":
+            return message("hang.signalled", **place)
+        case "running":
             return message("hang.running", **place)
-        case _, True:
-            return message("hang.at_called_by", **place)
     return message("hang.at", **place)
+
+
+def _said_with(manner: str, place: dict[str, Any]) -> Message:
+    """Return the same with the functions of the program that called that one."""
+    match manner:
+        case "raised":
+            return message("hang.raised_called_by", **place)
+        case "was":
+            return message("hang.was_called_by", **place)
+        case "signalled":
+            return message("hang.signalled_called_by", **place)
+        case "running":
+            return message("hang.running_called_by", **place)
+    return message("hang.at_called_by", **place)
 
 
 def _manners(inner: pd.DataFrame) -> list[str]:

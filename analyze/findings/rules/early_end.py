@@ -24,6 +24,7 @@ _SIGNAL_BITS = 0x7F
 def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Finding:
     """Return the finding about ranks that ended before the others."""
     is_waited_for = graph is not None and set(death.ranks) <= set(graph.absent)
+    others = [rank for rank in trace.ranks if rank not in death.ranks]
     return Finding(
         kind=FindingKind.CRASH,
         severity=Severity.CRITICAL,
@@ -34,7 +35,8 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
         confidence=0.9,
         evidence=(
             *_how(death),
-            *stack_messages(trace, trace.ranks, most=SHOWN),
+            *stack_messages(trace, death.ranks, most=SHOWN),
+            *stack_messages(trace, others, most=SHOWN),
             *(waited_for(trace, graph, death.ranks) if graph and is_waited_for else ()),
             *device_faults_of(trace, death.ranks),
         ),
