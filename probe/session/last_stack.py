@@ -67,10 +67,13 @@ class LastStack:
         Args:
             error: The exception that ends the program; None where another rank has died.
         """
-        if error is None and self._is_final:
+        is_interrupt = isinstance(error, KeyboardInterrupt)
+        if self._is_final and (error is None or is_interrupt):
             return
         self._guarded(lambda: self._note(error))
-        self._then(error)
+        if not is_interrupt:
+            # Who is interrupted at work is behind others by chance.
+            self._then(error)
 
     def _guarded(self, action: Callable[[], object]) -> None:
         try:
@@ -112,6 +115,8 @@ def _first_of(error: BaseException) -> BaseException:
 
 def moment_of(error: BaseException) -> StackMoment:
     """Return whether an exception tells of a wait for others, by its text; of libraries that is a ``RuntimeError``."""
+    if isinstance(error, KeyboardInterrupt):
+        return StackMoment.INTERRUPTED
     text = str(error) if isinstance(error, RuntimeError) else ""
     if _PEER_LOST.search(text):
         return StackMoment.PEER_LOST

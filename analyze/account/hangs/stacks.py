@@ -41,6 +41,7 @@ _OF_MOMENT: dict[str, str] = {
     StackMoment.RAISED: "raised",
     StackMoment.TIMED_OUT: "raised",
     StackMoment.PEER_LOST: "raised",
+    StackMoment.INTERRUPTED: "interrupted",
     StackMoment.FATAL_SIGNAL: "signalled",
 }
 """How ranks were where they were seen at the end; in a standstill they hung or kept running."""
@@ -78,7 +79,8 @@ def _telling(
     is_where_it_stood = place is not None and place == _innermost(stood)
     # Who has waited for long is ended by a watchdog, by a signal.
     is_ended = moment is StackMoment.FATAL_SIGNAL and is_where_it_stood
-    if moment is None or is_ended or (moment is StackMoment.OTHER_DIED and stood):
+    is_outside = moment in (StackMoment.OTHER_DIED, StackMoment.INTERRUPTED)
+    if moment is None or is_ended or (is_outside and stood):
         return StackMoment.STANDSTILL, stood
     is_raised = moment is StackMoment.RAISED and not stood.get("goes_on")
     if is_raised and place and is_where_it_stood and re.search(_BETWEEN_RANKS, place[0]):
@@ -250,6 +252,8 @@ def _said(manner: str, ranks: list[int], function: str, callers: list[str]) -> M
             return message("hang.was", **place)
         case "signalled":
             return message("hang.signalled", **place)
+        case "interrupted":
+            return message("hang.interrupted_in", **place)
         case "running":
             return message("hang.running", **place)
     return message("hang.at", **place)
@@ -264,6 +268,8 @@ def _said_with(manner: str, place: dict[str, Any]) -> Message:
             return message("hang.was_called_by", **place)
         case "signalled":
             return message("hang.signalled_called_by", **place)
+        case "interrupted":
+            return message("hang.interrupted_called_by", **place)
         case "running":
             return message("hang.running_called_by", **place)
     return message("hang.at_called_by", **place)

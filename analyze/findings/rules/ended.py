@@ -89,6 +89,7 @@ def _ended(trace: Trace) -> Iterator[Finding]:
     if said is None:
         return
     between_ns = int(ended.iloc[-1]) - int(ended.iloc[0])
+    silence = tuple(_silence_before(trace, int(ended.iloc[0])))
     yield Finding(
         kind=said.kind,
         severity=said.severity,
@@ -99,9 +100,9 @@ def _ended(trace: Trace) -> Iterator[Finding]:
         confidence=said.confidence,
         evidence=(
             message("crash.all_ended", between_ns=between_ns, rank=first),
-            *_silence_before(trace, int(ended.iloc[0])),
+            *silence,
             *(_way(str(way), _ranks(own)) for way, own in ways.groupby(ways)),
-            *(stack_messages(trace, trace.ranks, most=SHOWN) if said.ranks else ()),
+            *(stack_messages(trace, trace.ranks, most=SHOWN) if said.ranks or silence else ()),
         ),
         remedy=said.remedy,
         cause=said.cause,

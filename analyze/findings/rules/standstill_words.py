@@ -9,7 +9,7 @@ from signal import SIGKILL
 import pandas as pd
 
 from ...account.devices.faults import fault_messages, faulty_devices
-from ...account.hangs.ended import OWN_SIGNALS, ends_of_ranks, waited_until_ns
+from ...account.hangs.ended import LED_BY_NS, OWN_SIGNALS, ends_of_ranks, waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
 from ...account.hangs.unequal_transfers import transfer_ends
 from ...align.steps.last_records import last_record_ns
@@ -103,8 +103,15 @@ def killed_of(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
         yield message(
             "crash.ended_by", ranks=sorted(signals.index[signals == own]), how=exit_words(own)
         )
-        if own == SIGKILL:
+        if own == SIGKILL and _is_outlived(ends, signals.index[signals == own]):
             yield message("crash.killed")
+
+
+def _is_outlived(ends: pd.DataFrame, ranks: pd.Index) -> bool:
+    """Return whether others ended after some ranks, and otherwise: else a launcher may have killed these as the last."""
+    others = ends.loc[ends.index.difference(ranks)]
+    own_ns = ends.loc[ranks, "ended_ns"].max()
+    return pd.isna(own_ns) or bool((others["until_ns"] >= own_ns + LED_BY_NS).any())
 
 
 def group_message(trace: Trace, group_id: str) -> Message:
