@@ -183,19 +183,26 @@ def meeting(trace: Trace) -> Meeting | None:
 
 
 def away_from_call(trace: Trace, lost: Collection[int]) -> Meeting | None:
-    """Return the one call in which ranks stand while the others are known to be elsewhere.
+    """Return the one call, or pass, in which ranks stand while the others are known to be elsewhere.
 
     Args:
         trace: The capture.
         lost: Ranks whose processes showed no sign of life meanwhile: they have no stacks.
     """
-    calls = calls_by_rank(trace)
-    waiting = waits_for_others(trace) | set(calls)
+    inner = standing_inner(trace)
+    inner = inner[_is_between_ranks(inner)]
+    waiting = set(map(int, inner["rank"]))
+    # A backward pass waits for the call that its hooks have made.
+    functions = set(calls_by_rank(trace).values()) or set(inner["function"].map(_in_words))
     known = set(map(int, trace.frame("standing")["rank"])) | set(lost)
     absent = known - waiting
-    if not absent or len(set(calls.values())) != 1 or not known.issuperset(trace.ranks):
+    if not absent or len(functions) != 1 or not known.issuperset(trace.ranks):
         return None
-    return Meeting(next(iter(calls.values())), tuple(sorted(waiting)), tuple(sorted(absent)))
+    return Meeting(functions.pop(), tuple(sorted(waiting)), tuple(sorted(absent)))
+
+
+def _in_words(function: str) -> str:
+    return "the backward pass" if function == "_engine_run_backward" else function
 
 
 def different_calls(trace: Trace) -> tuple[Meeting, ...]:

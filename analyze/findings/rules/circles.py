@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.hang import OpenOperation, WaitGraph
-from ...account.hangs.stacks import stack_messages
+from ...account.hangs.stacks import stack_messages, stack_places
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -35,7 +35,7 @@ def circle_finding(trace: Trace, graph: WaitGraph, severity: Severity, factor: f
         kind=FindingKind.HANG,
         severity=severity,
         where=where_of(graph.ring, trace),
-        claim=_ring_claim(graph, inner),
+        claim=_ring_claim(trace, graph, inner),
         cost_frac=None,
         removal_gain_frac=None,
         confidence=round(0.7 * factor, 2),
@@ -71,13 +71,31 @@ def _first_lacking(inner: Sequence[OpenOperation]) -> OpenOperation | None:
     return first[0] if len(first) == 1 else None
 
 
-def _ring_claim(graph: WaitGraph, inner: Sequence[OpenOperation]) -> Message:
+def _apart(trace: Trace, graph: WaitGraph) -> Message | None:
+    """Return where the fewer ranks of a circle stand and where the rest, by their stacks; None unless these are two lines."""
+    places = stack_places(trace)
+    places = places[places["rank"].isin(graph.ring) & ~places["goes_on"]]
+    lines = places["callers"].map(lambda callers: callers[0] if callers else "")
+    by_line = places.groupby(lines)["rank"].agg(list).sort_values(key=lambda own: own.map(len))
+    if len(places) < len(graph.ring) or len(by_line) != 2 or "" in by_line.index:
+        return None
+    few, rest = by_line
+    if len(few) == len(rest):
+        return None
+    own, others = by_line.index
+    return message("hang.deadlock_apart", ranks=few, own=own, others=rest, usual=others)
+
+
+def _ring_claim(trace: Trace, graph: WaitGraph, inner: Sequence[OpenOperation]) -> Message:
     """Return that ranks wait in a circle; a single message in it that was never sent, or received, is named."""
     found = _first_lacking(inner)
     if found is not None:
         _, _, source, target = found.key
         ends = {"source": source, "target": target, "absent": found.absent}
         return message("hang.deadlock_transfer", waiting=_waiting(found), **ends)
+    apart = _apart(trace, graph)
+    if apart is not None:
+        return apart
     if _in_groups(inner):
         return message("hang.deadlock_groups", ranks=graph.ring)
     return message("hang.deadlock", ranks=graph.ring)

@@ -124,6 +124,17 @@ def test_an_error_from_where_a_rank_had_waited_ended_its_wait():
     assert moments.to_dict() == {0: "timed_out", 1: "raised"}
 
 
+def test_where_ctrl_c_came_is_said_unless_the_rank_had_stood_for_long():
+    """Fails when a job that somebody ended after some seconds shows no line of the rank that held it up."""
+    interrupted = last(OWN, MAIN, moment="interrupted")
+    assert words({0: interrupted}, [0]) == [
+        "Rank 0, when Ctrl-C came: in load (data.py:33), called by main (train.py:90)"
+    ]
+    assert words({0: both(note(WAIT, MAIN), interrupted)}, [0])[0].startswith(
+        "Rank 0 hung in Work.wait"
+    )
+
+
 def test_hostile_names_are_shown_as_text():
     """A function could write to the terminal of whoever looks at it."""
     (found,) = words({0: note(["\x1b[2Jf" * 500, "a" * 5000 + ".py", 1])}, [0])
@@ -181,6 +192,8 @@ def standing(*stacks, groups=1):
         ([None, [BARRIER, MAIN], [BARRIER, MAIN]], (), None),
         ([[SAVE, MAIN], [BARRIER, MAIN], [REDUCE, MAIN]], (), None),
         ([[BARRIER, MAIN], [BARRIER, MAIN]], (), None),
+        ([[OWN, MAIN], [BACKWARD, MAIN], [BACKWARD, MAIN]], (), (0,)),
+        ([[BACKWARD, MAIN], [BACKWARD, MAIN]], (), None),
     ],
 )
 def test_who_is_not_in_the_call_of_the_others_did_not_come(stacks, lost, absent):
