@@ -103,13 +103,17 @@ def _is_miscounted(trace: Trace, graph: WaitGraph) -> bool:
 
     So they do where a lost rank may be waited for in several groups, and where a call counts otherwise on
     other ranks, as a monitored barrier does on the first: ranks stand in it with those that they keep waiting.
+    Of messages only receives are known to be open: who stands in a send keeps nobody waiting by choice.
     """
     lost = lost_ranks(trace)
     if not lost <= set(graph.absent):
         return True
     met = away_from_call(trace, lost)
     is_counted = unheard_ranks(trace.tables).issuperset(graph.waiting)
-    return is_counted and met is not None and set(graph.absent) <= set(met.waiting)
+    are_messages = all(found.key[2] >= 0 for found in graph.operations)
+    return (
+        (is_counted or are_messages) and met is not None and set(graph.absent) <= set(met.waiting)
+    )
 
 
 def _standstills(

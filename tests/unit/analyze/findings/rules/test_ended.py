@@ -347,3 +347,15 @@ def test_the_last_rank_that_a_launcher_killed_had_no_want_of_memory():
         found = ends_of(job(own, behind=(3,), steps=4))[0]
         assert found.where["ranks"] == [3]
         assert any(fact.code == "crash.killed" for fact in found.evidence) is is_told
+
+
+def test_a_stage_that_waits_in_a_send_is_not_blamed_for_the_one_that_receives_nothing():
+    """Fails when the middle of a pipeline is named, and the last stage, which reads a file, is not even shown."""
+    ends = {rank: (20_000 + rank, SIGINT, "KeyboardInterrupt") for rank in range(3)}
+    trace = job(ends, steps=20)
+    waits = {"group_id": "g", "rank": 0, "peer": 1, "direction": "recv", "seq": 0, "event_id": 2}
+    p2p = trace_of(p2p=[{**waits, "start_ns": LAST, "end_ns": None}]).tables["p2p"]
+    sends = ("/v/torch/distributed/pipelining/schedules.py", "_wait_batch_p2p", "standstill")
+    stacks = {0: sends, 1: sends, 2: ("/job/data.py", "load", "standstill")}
+    (found,) = ends_of(seen(trace.with_tables({"p2p": p2p}), stacks))
+    assert (found.kind, found.where["ranks"]) == ("hang", [2])
