@@ -27,6 +27,8 @@ CALL_FILE = "distributed_c10d.py"
 """Where a rank stands that is in a call of communication."""
 _BETWEEN_RANKS = r"[/\\]torch[/\\](?:distributed|nn[/\\]parallel)[/\\]|[/\\]autograd[/\\]graph\.py$"
 """Files of torch in which ranks wait for each other, or for what a backward pass communicates."""
+_BACKWARD = "_engine_run_backward"
+"""Where the thread of the program is while autograd runs, which may issue and wait for what hooks have made."""
 MESSAGES = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "recv_object_list"})
 """Calls that are of a pair of ranks."""
 _CALLERS = 3
@@ -202,7 +204,7 @@ def away_from_call(trace: Trace, lost: Collection[int]) -> Meeting | None:
 
 
 def _in_words(function: str) -> str:
-    return "the backward pass" if function == "_engine_run_backward" else function
+    return "the backward pass" if function == _BACKWARD else function
 
 
 def different_calls(trace: Trace) -> tuple[Meeting, ...]:
@@ -240,6 +242,18 @@ def standing_inner(trace: Trace) -> pd.DataFrame:
     frame = trace.frame("standing")
     is_inner = (frame["depth"] == 0) & ~frame["goes_on"].astype(bool)
     return frame[is_inner & frame["moment"].ne(StackMoment.RAISED.value)]
+
+
+def line_of_call(trace: Trace, ranks: Collection[int]) -> str | None:
+    """Return the line of the program that called what some ranks stand in; None if it is no call, or not one line."""
+    inner = standing_inner(trace)
+    is_call = inner["file"].astype(str).str.endswith(CALL_FILE)
+    is_backward = inner["function"].eq(_BACKWARD)
+    inside = set(map(int, inner.loc[is_call | is_backward, "rank"]))
+    places = stack_places(trace)
+    callers = places.loc[places["rank"].isin(ranks), "callers"]
+    lines = {callers[0] if callers else "" for callers in callers}
+    return next(iter(lines)) or None if inside.issuperset(ranks) and len(lines) == 1 else None
 
 
 def stack_places(trace: Trace) -> pd.DataFrame:
