@@ -39,7 +39,7 @@ def circle(lines=()):
 def test_the_message_that_holds_up_the_others_is_named():
     """Fails when the reader of a deadlock has to find out which of many waits was the first."""
     finding = next(hang_findings(circle()))
-    said = "Deadlock: rank 1 waited for transfer 0->1, while rank 0, who never issued it, waited elsewhere"
+    said = "Deadlock: rank 1 waited for transfer 0->1, which rank 0 never issued"
     assert str(finding.claim) == said
     assert "Check transfer 0->1: rank 0 never issued the other end" in str(finding.remedy)
 
