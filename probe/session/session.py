@@ -333,7 +333,6 @@ class Session:
         self._facts.tell(recorder.annotate)
         self._early.release(recorder)
         self._capture.recorder = recorder
-        self._stack.open(recorder.directory)
         # Once more, to be before the recorder's own: the account of the last steps goes into it.
         atexit.unregister(self.close)
         atexit.register(self.close)
@@ -357,6 +356,7 @@ class Session:
             settings=self._storage(),
             place={"world_size": identity.world_size, "local_rank": local_rank},
         )
+        self._stack.open(recorder.directory)
         return _Opened(recorder, lock)
 
     def _at_border(self) -> None:
