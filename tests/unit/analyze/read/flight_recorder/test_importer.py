@@ -474,7 +474,9 @@ def test_a_dump_from_before_the_others_is_left_out(tmp_path, seen, ranks):
     assert mentions(trace, "dump of rank 1", "made before the others") is seen
 
 
-@pytest.mark.parametrize(("first", "claim"), [(0, "hang.deadlock_transfer"), (7, "hang.stuck_unknown")])
+@pytest.mark.parametrize(
+    ("first", "claim"), [(0, "hang.deadlock_transfer"), (7, "hang.stuck_unknown")]
+)
 def test_a_ring_that_lost_nothing_tells_what_its_rank_never_issued(tmp_path, first, claim):
     """Fails when all members are said to have issued what only one did, because transfers use the group too."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
