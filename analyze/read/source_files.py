@@ -24,7 +24,7 @@ from meshscope.probe.schema.tables import TABLES
 
 from .input_paths import find_files
 
-_READERS_VERSION = 13
+_READERS_VERSION = 14
 """Raised when the readers give other rows for the same files."""
 
 INDEX_FOLDER = ".sources"

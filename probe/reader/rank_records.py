@@ -26,6 +26,7 @@ from ..schema.records import (
 )
 from ..schema.ring import RING_COPIED, RING_NAME, RingContents, read_ring
 from ..schema.segment import read_segment, segment_paths
+from .fatal_stack import add_fatal_stack
 from .numbers_present import NumbersPresent, SortedNumbers, numbers_present
 from .sources import reason_of, source_of
 from .step_detail import add_detail
@@ -137,6 +138,7 @@ def read_rank(directory: Path, rank: int, sieve: Sieve | None = None) -> RankRec
     found.manifest = _read_manifest(directory, found)
     ended_ns, wait_status = _read_end(directory, found)
     found.last_seen = found.last_seen._replace(ended_ns=ended_ns, wait_status=wait_status)
+    add_fatal_stack(directory, found.manifest, ended_ns or found.last_seen.alive_ns, wait_status)
     for record in RECORD_TYPES.values():
         if record.name in pieces:
             found.tables[record.name] = _each_once(pieces[record.name], record)

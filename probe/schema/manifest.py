@@ -51,6 +51,8 @@ LED_ANEW_KEY = "steps.led_anew"
 OTHER_UPDATES_KEY = "steps.other_updates"
 """Annotation of a rank: a number of steps, and how often another optimizer than the one that ends them was updated in
 them, where the two differ."""
+FATAL_STACK_NAME = "fatal_stack.txt"
+"""In a rank's directory: the stacks of its threads where a signal such as SIGSEGV ended it; else empty."""
 ENDED_NAME = "ended.json"
 """In a rank's directory: when its process ended, as ``meshscope run`` saw it."""
 DIRECTORY_MODE = 0o700

@@ -176,6 +176,10 @@ class StackMoment(StrEnum):
     """… that tells of a wait that lasted too long …"""
     PEER_LOST = "peer_lost"
     """… or of a peer that was gone."""
+    INTERRUPTED = "interrupted"
+    """Ctrl-C ended the program."""
+    FATAL_SIGNAL = "fatal_signal"
+    """A signal such as SIGSEGV or SIGABRT ended it."""
 
 
 class TimeSource(StrEnum):

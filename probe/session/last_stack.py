@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 
 from ..clock import now_ns
 from ..hooks.base import Capture
+from ..recording.fatal_stack import FatalStack
 from ..schema.manifest import LAST_STACK_KEY
 from ..schema.terms import StackMoment
 from .standstill import MOST_FRAMES, OWN_MODULES, Frame, stack_of
@@ -44,6 +46,20 @@ class LastStack:
         self._source = capture.source("last_stack")
         self._then = then
         self._is_final = False
+        self._fatal = FatalStack()
+
+    def open(self, directory: Path | None) -> None:
+        """Have the interpreter write the stacks where a signal ends the process, once its rank records."""
+        if directory is not None:
+            self._guarded(lambda: self._fatal.open(directory))
+
+    def look(self) -> None:
+        """Look now and then whether the program has closed the file for that; any thread."""
+        self._guarded(self._fatal.look)
+
+    def close(self) -> None:
+        """Write nothing there any more, also not in a child that was forked."""
+        self._guarded(self._fatal.close)
 
     def note(self, error: BaseException | None = None) -> None:
         """Note it, once an error has been noted no more; any thread.
@@ -51,13 +67,19 @@ class LastStack:
         Args:
             error: The exception that ends the program; None where another rank has died.
         """
-        if error is None and self._is_final:
+        is_interrupt = isinstance(error, KeyboardInterrupt)
+        if self._is_final and (error is None or is_interrupt):
             return
+        self._guarded(lambda: self._note(error))
+        if not is_interrupt:
+            # Who is interrupted at work is behind others by chance.
+            self._then(error)
+
+    def _guarded(self, action: Callable[[], object]) -> None:
         try:
-            self._note(error)
+            action()
         except Exception as failure:  # noqa: BLE001 - counted; the program goes on, or ends as it would
             self._source.failed(failure)
-        self._then(error)
 
     def _note(self, error: BaseException | None) -> None:
         self._is_final = error is not None
@@ -93,6 +115,8 @@ def _first_of(error: BaseException) -> BaseException:
 
 def moment_of(error: BaseException) -> StackMoment:
     """Return whether an exception tells of a wait for others, by its text; of libraries that is a ``RuntimeError``."""
+    if isinstance(error, KeyboardInterrupt):
+        return StackMoment.INTERRUPTED
     text = str(error) if isinstance(error, RuntimeError) else ""
     if _PEER_LOST.search(text):
         return StackMoment.PEER_LOST

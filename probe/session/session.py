@@ -71,12 +71,11 @@ def _reason(error: Exception) -> str:
 class Session:
     """Watches this process from ``start`` to ``close``.
 
-    Nothing here raises into the training code: what goes wrong is counted in
-    the capture, said once on stderr, and ends the part that it concerns.
+    Nothing here raises into the training code: what goes wrong is counted in the capture, said once on stderr, and
+    ends the part that it concerns.
 
-    ``start`` and ``close`` are for the main thread. Each does two things that may be
-    done apart: ``prepare`` and ``finish`` open and close files, on any thread;
-    ``hook`` and ``unhook`` change what the training code calls, in the main thread.
+    ``start`` and ``close`` are for the main thread. Each does two things that may be done apart: ``prepare`` and
+    ``finish`` open and close files, on any thread; ``hook`` and ``unhook`` change what the training code calls.
 
     Attributes:
         run_path: The run directory; None until the rank is known.
@@ -197,6 +196,7 @@ class Session:
         atexit.unregister(self.close)
         unmark_owner(os.environ)
         recorder, self._capture.recorder = self._capture.recorder, NullRecorder(self.rank)
+        self._stack.close()
         recorder.close()
         forget_single_process()
         if self._claim is not None:
@@ -260,10 +260,10 @@ class Session:
     def disarm(self) -> None:
         """Record nothing any more, in a forked child that shares the parent's files.
 
-        The patches stay and only call on: a child of a process with threads
-        must do as little as it can.
+        The patches stay and only call on: a child of a process with threads must do as little as it can.
         """
         self._closed = True
+        self._stack.close()
         self._watch.stop()
         self._exceptions.stop()
         self._hooks.silence()
@@ -356,6 +356,7 @@ class Session:
             settings=self._storage(),
             place={"world_size": identity.world_size, "local_rank": local_rank},
         )
+        self._stack.open(recorder.directory)
         return _Opened(recorder, lock)
 
     def _at_border(self) -> None:
@@ -387,6 +388,7 @@ class Session:
                 watch.look()
                 self._levels.look_for_order()
                 standstill.look()
+                self._stack.look()
             self._write_facts()
 
         return StorageSettings(full_records=full, each_wake=each_wake)

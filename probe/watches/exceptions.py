@@ -35,7 +35,7 @@ class ExceptionWatch:
 
         @wraps(original)
         def excepthook(kind: Any, error: Any, traceback: Any) -> Any:
-            if self._action is not None and isinstance(error, Exception):
+            if self._action is not None and isinstance(error, Exception | KeyboardInterrupt):
                 try:
                     self._action(error)
                 except Exception as failure:  # noqa: BLE001 - the traceback has to be printed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ CALL_FILE = "distributed_c10d.py"
 """Where a rank stands that is in a call of communication."""
 _BETWEEN_RANKS = r"[/\\]torch[/\\](?:distributed|nn[/\\]parallel)[/\\]|[/\\]autograd[/\\]graph\.py$"
 """Files of torch in which ranks wait for each other, or for what a backward pass communicates."""
+_BACKWARD = "_engine_run_backward"
+"""Where the thread of the program is while autograd runs, which may issue and wait for what hooks have made."""
 MESSAGES = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "recv_object_list"})
 """Calls that are of a pair of ranks."""
 _CALLERS = 3
@@ -40,6 +43,8 @@ _OF_MOMENT: dict[str, str] = {
     StackMoment.RAISED: "raised",
     StackMoment.TIMED_OUT: "raised",
     StackMoment.PEER_LOST: "raised",
+    StackMoment.INTERRUPTED: "interrupted",
+    StackMoment.FATAL_SIGNAL: "signalled",
 }
 """How ranks were where they were seen at the end; in a standstill they hung or kept running."""
 
@@ -72,12 +77,23 @@ def _telling(
     """
     moments = [moment.value for moment in StackMoment]
     moment = StackMoment(last["moment"]) if last.get("moment") in moments else None
-    if moment is None or (moment is StackMoment.OTHER_DIED and stood):
+    place = _innermost(last)
+    is_where_it_stood = place is not None and place == _innermost(stood)
+    # Who has waited for long is ended by a watchdog, by a signal.
+    is_ended = moment is StackMoment.FATAL_SIGNAL and is_where_it_stood
+    is_outside = moment in (StackMoment.OTHER_DIED, StackMoment.INTERRUPTED)
+    if moment is None or is_ended or (is_outside and stood):
         return StackMoment.STANDSTILL, stood
     is_raised = moment is StackMoment.RAISED and not stood.get("goes_on")
-    if is_raised and (inner := next(_frames(last), None)) and inner == next(_frames(stood), None):
+    if is_raised and place and is_where_it_stood and re.search(_BETWEEN_RANKS, place[0]):
         moment = StackMoment.TIMED_OUT
     return moment, last
+
+
+def _innermost(note: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return file and line of the innermost function of a note: what a signal leaves has no qualified names."""
+    frame = next(_frames(note), None)
+    return None if frame is None else (str(frame["file"]), int(frame["line"]))
 
 
 def _frames(note: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -169,19 +185,26 @@ def meeting(trace: Trace) -> Meeting | None:
 
 
 def away_from_call(trace: Trace, lost: Collection[int]) -> Meeting | None:
-    """Return the one call in which ranks stand while the others are known to be elsewhere.
+    """Return the one call, or pass, in which ranks stand while the others are known to be elsewhere.
 
     Args:
         trace: The capture.
         lost: Ranks whose processes showed no sign of life meanwhile: they have no stacks.
     """
-    calls = calls_by_rank(trace)
-    waiting = waits_for_others(trace) | set(calls)
+    inner = standing_inner(trace)
+    inner = inner[_is_between_ranks(inner)]
+    waiting = set(map(int, inner["rank"]))
+    # A backward pass waits for the call that its hooks have made.
+    functions = set(calls_by_rank(trace).values()) or set(inner["function"].map(_in_words))
     known = set(map(int, trace.frame("standing")["rank"])) | set(lost)
     absent = known - waiting
-    if not absent or len(set(calls.values())) != 1 or not known.issuperset(trace.ranks):
+    if not absent or len(functions) != 1 or not known.issuperset(trace.ranks):
         return None
-    return Meeting(next(iter(calls.values())), tuple(sorted(waiting)), tuple(sorted(absent)))
+    return Meeting(functions.pop(), tuple(sorted(waiting)), tuple(sorted(absent)))
+
+
+def _in_words(function: str) -> str:
+    return "the backward pass" if function == _BACKWARD else function
 
 
 def different_calls(trace: Trace) -> tuple[Meeting, ...]:
@@ -221,6 +244,18 @@ def standing_inner(trace: Trace) -> pd.DataFrame:
     return frame[is_inner & frame["moment"].ne(StackMoment.RAISED.value)]
 
 
+def line_of_call(trace: Trace, ranks: Collection[int]) -> str | None:
+    """Return the line of the program that called what some ranks stand in; None if it is no call, or not one line."""
+    inner = standing_inner(trace)
+    is_call = inner["file"].astype(str).str.endswith(CALL_FILE)
+    is_backward = inner["function"].eq(_BACKWARD)
+    inside = set(map(int, inner.loc[is_call | is_backward, "rank"]))
+    places = stack_places(trace)
+    callers = places.loc[places["rank"].isin(ranks), "callers"]
+    lines = {callers[0] if callers else "" for callers in callers}
+    return next(iter(lines)) or None if inside.issuperset(ranks) and len(lines) == 1 else None
+
+
 def stack_places(trace: Trace) -> pd.DataFrame:
     """Return what each rank was in: rank, goes_on, function with file and line, and callers of the program."""
     return _places(trace.frame("standing"))
@@ -228,25 +263,37 @@ def stack_places(trace: Trace) -> pd.DataFrame:
 
 def _said(manner: str, ranks: list[int], function: str, callers: list[str]) -> Message:
     """Return that ranks hung, kept running, were seen, or raised an exception in a function."""
-    place: dict[str, Any] = {"ranks": ranks, "function": function}
     if callers:
-        place["callers"] = callers
-    match manner, bool(callers):
-        case "raised", True:
-            return message("hang.raised_called_by", **place)
-        case "raised", False:
+        return _said_with(manner, {"ranks": ranks, "function": function, "callers": callers})
+    place: dict[str, Any] = {"ranks": ranks, "function": function}
+    match manner:
+        case "raised":
             return message("hang.raised", **place)
-        case "was", True:
-            return message("hang.was_called_by", **place)
-        case "was", False:
+        case "was":
             return message("hang.was", **place)
-        case "running", True:
-            return message("hang.running_called_by", **place)
-        case "running", False:
+        case "signalled":
+            return message("hang.signalled", **place)
+        case "interrupted":
+            return message("hang.interrupted_in", **place)
+        case "running":
             return message("hang.running", **place)
-        case _, True:
-            return message("hang.at_called_by", **place)
     return message("hang.at", **place)
+
+
+def _said_with(manner: str, place: dict[str, Any]) -> Message:
+    """Return the same with the functions of the program that called that one."""
+    match manner:
+        case "raised":
+            return message("hang.raised_called_by", **place)
+        case "was":
+            return message("hang.was_called_by", **place)
+        case "signalled":
+            return message("hang.signalled_called_by", **place)
+        case "interrupted":
+            return message("hang.interrupted_called_by", **place)
+        case "running":
+            return message("hang.running_called_by", **place)
+    return message("hang.at_called_by", **place)
 
 
 def _manners(inner: pd.DataFrame) -> list[str]:

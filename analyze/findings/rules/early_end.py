@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from signal import SIGABRT, SIGKILL
 from typing import NamedTuple
 
-from meshscope.probe.schema.terms import FindingKind, Severity
+from meshscope.probe.schema.terms import FindingKind, Severity, StackMoment
 
 from ...account.hangs.ended import Death, ends_of_ranks
 from ...account.hangs.hang import WaitGraph
@@ -17,6 +17,10 @@ from ...wording.message import Message, message
 from ...wording.words import exit_words
 from .standstill_words import SHOWN, device_faults_of, waited_for, where_of
 
+_WATCH_OF_WORKERS = r"[/\\]torch[/\\]utils[/\\]data[/\\]_utils[/\\]signal_handling\.py$"
+"""Where torch raises that a worker of a DataLoader has died."""
+_ERRORS_OF_WORKERS = r"[/\\]torch[/\\]_utils\.py$"
+"""Where it raises the error of a worker anew."""
 _SIGNAL_BITS = 0x7F
 """Of what ``wait`` tells; the next bit says that memory was dumped."""
 
@@ -24,6 +28,7 @@ _SIGNAL_BITS = 0x7F
 def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Finding:
     """Return the finding about ranks that ended before the others."""
     is_waited_for = graph is not None and set(death.ranks) <= set(graph.absent)
+    others = [rank for rank in trace.ranks if rank not in death.ranks]
     return Finding(
         kind=FindingKind.CRASH,
         severity=Severity.CRITICAL,
@@ -34,12 +39,29 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
         confidence=0.9,
         evidence=(
             *_how(death),
-            *stack_messages(trace, trace.ranks, most=SHOWN),
+            *stack_messages(trace, death.ranks, most=SHOWN),
+            *_of_workers(trace, death.ranks),
+            *stack_messages(trace, others, most=SHOWN),
             *(waited_for(trace, graph, death.ranks) if graph and is_waited_for else ()),
             *device_faults_of(trace, death.ranks),
         ),
         remedy=message("crash.remedy", ranks=death.ranks),
     )
+
+
+def _of_workers(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
+    """Say which of some ranks failed because of a worker of theirs: their own lines tell only who noticed."""
+    inner = trace.frame("standing")
+    inner = inner[(inner["depth"] == 0) & inner["rank"].isin(ranks)]
+    inner = inner[inner["moment"].eq(StackMoment.RAISED.value)]
+    file, function = inner["file"].astype(str), inner["function"].astype(str)
+    died = sorted(map(int, inner.loc[file.str.contains(_WATCH_OF_WORKERS), "rank"]))
+    is_raised = file.str.contains(_ERRORS_OF_WORKERS) & function.str.contains("reraise")
+    failed = sorted(map(int, inner.loc[is_raised, "rank"]))
+    if died:
+        yield message("crash.loader_worker", ranks=died)
+    if failed:
+        yield message("crash.in_worker", ranks=failed)
 
 
 def _claim(death: Death) -> Message:

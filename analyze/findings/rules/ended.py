@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from signal import SIGINT, SIGKILL, SIGTERM
 from typing import NamedTuple
@@ -12,7 +12,13 @@ import pandas as pd
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.ended import LEAST_SILENCE_NS, ends_of_ranks
-from ...account.hangs.stacks import raised_ranks, stack_messages, stack_places
+from ...account.hangs.stacks import (
+    MESSAGES,
+    calls_by_rank,
+    raised_ranks,
+    stack_messages,
+    stack_places,
+)
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
 from ...align.steps.last_records import last_record_ns
 from ...explain.run_account import Account
@@ -85,10 +91,11 @@ def _ended(trace: Trace) -> Iterator[Finding]:
     ended = times["ended_ns"].astype("int64").sort_values(kind="stable")
     ways = way_words(times)
     first = int(ended.index[0])
-    said = _failed_alike(trace, ways) or _kind_of(ways.reindex(ended.index))
+    said = _failed_alike(trace, ways) or _kind_of(ways.reindex(ended.index), calls_by_rank(trace))
     if said is None:
         return
     between_ns = int(ended.iloc[-1]) - int(ended.iloc[0])
+    silence = tuple(_silence_before(trace, int(ended.iloc[0])))
     yield Finding(
         kind=said.kind,
         severity=said.severity,
@@ -99,9 +106,9 @@ def _ended(trace: Trace) -> Iterator[Finding]:
         confidence=said.confidence,
         evidence=(
             message("crash.all_ended", between_ns=between_ns, rank=first),
-            *_silence_before(trace, int(ended.iloc[0])),
+            *silence,
             *(_way(str(way), _ranks(own)) for way, own in ways.groupby(ways)),
-            *(stack_messages(trace, trace.ranks, most=SHOWN) if said.ranks else ()),
+            *(stack_messages(trace, trace.ranks, most=SHOWN) if said.ranks or silence else ()),
         ),
         remedy=said.remedy,
         cause=said.cause,
@@ -140,11 +147,12 @@ def way_words(times: pd.DataFrame) -> pd.Series[str]:
     return ways.where(ways.notna(), otherwise).astype(str)
 
 
-def _kind_of(ways: pd.Series[str]) -> _Kind | None:
+def _kind_of(ways: pd.Series[str], calls: Mapping[int, str]) -> _Kind | None:
     """Return what is said of the way in which ranks ended; None where too little is known.
 
     Args:
         ways: How each rank ended, the first to end first.
+        calls: The call of communication in which ranks were.
     """
     first = int(ways.index[0])
     if ways.isin(_INTERRUPTED).any():
@@ -170,7 +178,7 @@ def _kind_of(ways: pd.Series[str]) -> _Kind | None:
         )
     failed = _ranks(ways[~ways.isin((_UNKNOWN, _IN_ORDER, SIGTERM.name))])
     if ways[first] == _IN_ORDER and failed:
-        return _failed_after(ways, failed)
+        return _failed_after(ways, failed, calls)
     if ways[first] in (_UNKNOWN, _IN_ORDER):
         return None
     return _Kind(
@@ -201,11 +209,22 @@ def _failed_alike(trace: Trace, ways: pd.Series[str]) -> _Kind | None:
     )
 
 
-def _failed_after(ways: pd.Series[str], failed: list[int]) -> _Kind:
-    """Return what is said of ranks that failed after others had ended: the fewer of both are named."""
+def _failed_after(ways: pd.Series[str], failed: list[int], calls: Mapping[int, str]) -> _Kind:
+    """Return what is said of ranks that failed after others had ended: the fewer of both are named.
+
+    Who failed in a message lacks its other end: how many ranks there are on either side tells nothing.
+    """
     before = ways[: int(ways.isin(set(ways[failed])).to_numpy().argmax())]
     ended = _ranks(before[before == _IN_ORDER])
     is_more = len(ended) > len(failed)
+    if all(calls.get(rank) in MESSAGES for rank in failed):
+        return _Kind(
+            *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
+            message("crash.after_end", ended=ended, ranks=failed, how=sorted(set(ways[failed]))),
+            message("crash.remedy_message_after_end", ranks=failed),
+            "ended_first",
+            tuple(failed),
+        )
     return _Kind(
         *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
         message("crash.after_end", ended=ended, ranks=failed, how=sorted(set(ways[failed]))),

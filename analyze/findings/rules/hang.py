@@ -23,6 +23,7 @@ from ...align.steps.last_records import last_record_ns
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
+from .circles import circle_finding
 from .early_end import crash_finding, fewer_batches
 from .mismatch import ended_mismatch_findings, mismatch_findings, noted_mismatch_findings
 from .silence import all_silent, all_wait_for_silent, ended_together, silences
@@ -102,13 +103,17 @@ def _is_miscounted(trace: Trace, graph: WaitGraph) -> bool:
 
     So they do where a lost rank may be waited for in several groups, and where a call counts otherwise on
     other ranks, as a monitored barrier does on the first: ranks stand in it with those that they keep waiting.
+    Of messages only receives are known to be open: who stands in a send keeps nobody waiting by choice.
     """
     lost = lost_ranks(trace)
     if not lost <= set(graph.absent):
         return True
     met = away_from_call(trace, lost)
     is_counted = unheard_ranks(trace.tables).issuperset(graph.waiting)
-    return is_counted and met is not None and set(graph.absent) <= set(met.waiting)
+    are_messages = all(found.key[2] >= 0 for found in graph.operations)
+    return (
+        (is_counted or are_messages) and met is not None and set(graph.absent) <= set(met.waiting)
+    )
 
 
 def _standstills(
@@ -130,7 +135,7 @@ def _standstills(
     if graph.absent or graph.uncaptured or death is not None:
         return
     if graph.ring:
-        yield _ring(trace, graph, standing)
+        yield circle_finding(trace, graph, standing.severity, standing.factor)
     elif graph.stuck:
         yield _stuck(trace, graph, standing)
 
@@ -312,60 +317,6 @@ def _uncaptured(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
         ),
         remedy=message("hang.uncaptured_remedy", missing=missing),
     )
-
-
-def _ring(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
-    inner = [found for found in graph.operations if set(found.since_ns) & set(graph.ring)]
-    return Finding(
-        kind=FindingKind.HANG,
-        severity=standing.severity,
-        where=where_of(graph.ring, trace),
-        claim=message("hang.deadlock_groups", ranks=graph.ring)
-        if _in_groups(inner)
-        else message("hang.deadlock", ranks=graph.ring),
-        cost_frac=None,
-        removal_gain_frac=None,
-        confidence=round(0.7 * standing.factor, 2),
-        evidence=(
-            *(
-                message(
-                    "hang.waited_for",
-                    waiting=_waiting(found),
-                    absent=found.absent or found.delayed,
-                    operation=operation_message(trace, found),
-                )
-                for found in inner[:SHOWN]
-            ),
-            *places_of(trace, graph),
-            oldest_open(trace, graph),
-            *waited(trace, graph),
-            *stack_messages(trace, graph.ring, most=SHOWN),
-        ),
-        remedy=_ring_remedy(inner),
-    )
-
-
-def _waiting(found: OpenOperation) -> list[int]:
-    """Return who waits in an operation; who had issued it behind another one is waited for."""
-    return sorted(set(found.since_ns) - set(found.delayed)) or sorted(found.since_ns)
-
-
-def _ring_remedy(inner: Sequence[OpenOperation]) -> Message:
-    """Say what to do about a circle; a transfer in it of which one end lacks may be all there is to it."""
-    for found in inner:
-        if found.key[2] >= 0 and found.absent:
-            ends = {"source": found.key[2], "target": found.key[3], "absent": found.absent}
-            return message("hang.deadlock_transfer_remedy", **ends)
-    if _in_groups(inner):
-        return message("hang.deadlock_groups_remedy")
-    return message("hang.deadlock_remedy")
-
-
-def _in_groups(inner: Sequence[OpenOperation]) -> bool:
-    """Return whether the ranks of a circle wait in collectives of one kind on several groups."""
-    are_collectives = all(found.key[2] < 0 for found in inner)
-    is_one_kind = len({found.kind for found in inner}) == 1
-    return are_collectives and is_one_kind and len({found.key[0] for found in inner}) > 1
 
 
 def _stuck(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
+import pandas as pd
+
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.mismatch import Issue, Mismatch, mismatches
+from ...account.hangs.newest_attempt import rows_of_newest_attempt
 from ...account.hangs.noted import as_dumped
-from ...account.hangs.stacks import stack_messages
+from ...account.hangs.stacks import line_of_call, stack_messages
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -28,6 +32,8 @@ REMEDIES = {
     "splits": message("mismatch.remedy_splits"),
 }
 
+_FOLDERS = re.compile(r"^.*[/\\(]")
+"""What stands before the name of a file, the function that it belongs to included."""
 MISMATCHES = frozenset(f"mismatch_{what}" for what in REMEDIES)
 """Causes that tell what members issued differently."""
 
@@ -107,9 +113,11 @@ def _issues_of(found: Mismatch) -> Iterator[tuple[tuple[int, ...], Issue]]:
         yield (rank,), own
 
 
-def _line(issued: Message) -> tuple[object, ...]:
-    """Return where in the program an operation was issued; nothing where that is not known."""
-    return tuple(issued.values[name] for name in ("place", "file", "line") if name in issued.values)
+def _line(issued: Message) -> str:
+    """Return file and line of the program where an operation was issued; nothing where that is not known."""
+    known = issued.values
+    place = known.get("place", f"{known['file']}:{known['line']}" if "line" in known else "")
+    return _FOLDERS.sub("", str(place)).rstrip(")")
 
 
 def _claim(trace: Trace, found: Mismatch) -> Message:
@@ -166,4 +174,18 @@ def _issued(trace: Trace, found: Mismatch, ranks: tuple[int, ...], issue: Issue)
     own = calls[(calls["rank"] == ranks[0]) & (calls["seq"] == found.seq)]
     own = own[own["group_id"].astype(str) == found.group_id]
     place = next((place for place in own["place"] if isinstance(place, str) and place), None)
+    if place is None and _is_newest(trace, found, ranks):
+        # Where the first of its like was issued may be another line of the program.
+        place = line_of_call(trace, ranks)
     return issued_by(trace, found.group_id, ranks, issue, place=place)
+
+
+def _is_newest(trace: Trace, found: Mismatch, ranks: tuple[int, ...]) -> bool:
+    """Return whether some ranks have issued nothing after the operation in which members differ."""
+    rows, sent = (rows_of_newest_attempt(trace, name) for name in ("collective", "p2p"))
+    rows, sent = (own[own["rank"].isin(ranks)] for own in (rows, sent))
+    is_own = (rows["group_id"] == found.group_id) & (rows["seq"] == found.seq)
+    own = rows[is_own].groupby("rank")["event_id"].max()
+    issued = pd.concat([one[["rank", "event_id"]] for one in (rows, sent)])
+    newest = issued.groupby("rank")["event_id"].max()
+    return bool(newest.eq(own.reindex(newest.index)).all())

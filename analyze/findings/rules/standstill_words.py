@@ -9,8 +9,9 @@ from signal import SIGKILL
 import pandas as pd
 
 from ...account.devices.faults import fault_messages, faulty_devices
-from ...account.hangs.ended import OWN_SIGNALS, ends_of_ranks, waited_until_ns
+from ...account.hangs.ended import LED_BY_NS, OWN_SIGNALS, ends_of_ranks, waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
+from ...account.hangs.unequal_transfers import transfer_ends
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Where
 from ...tables.trace import Trace
@@ -102,8 +103,15 @@ def killed_of(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
         yield message(
             "crash.ended_by", ranks=sorted(signals.index[signals == own]), how=exit_words(own)
         )
-        if own == SIGKILL:
+        if own == SIGKILL and _is_outlived(ends, signals.index[signals == own]):
             yield message("crash.killed")
+
+
+def _is_outlived(ends: pd.DataFrame, ranks: pd.Index) -> bool:
+    """Return whether others ended after some ranks, and otherwise: else a launcher may have killed these as the last."""
+    others = ends.loc[ends.index.difference(ranks)]
+    own_ns = ends.loc[ranks, "ended_ns"].max()
+    return pd.isna(own_ns) or bool((others["until_ns"] >= own_ns + LED_BY_NS).any())
 
 
 def group_message(trace: Trace, group_id: str) -> Message:
@@ -118,13 +126,10 @@ def group_message(trace: Trace, group_id: str) -> Message:
 
 def places_of(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
     """Yield at which lines of the program the ranks issued what they wait in, where that was recorded."""
-    calls = trace.frame("collective_call")
-    if calls.empty:
-        return
     for found in graph.operations[:SHOWN]:
-        own = calls[(calls["seq"] == found.key[1]) & calls["rank"].isin(list(found.since_ns))]
-        own = own[own["group_id"].astype(str) == found.key[0]]
-        by_place = own.dropna(subset=["place"]).groupby("place", sort=False, observed=True)["rank"]
+        own = _transfer_places(trace, found) if found.key[2] >= 0 else _call_places(trace, found)
+        own = own[own["rank"].isin(list(found.since_ns))].dropna(subset=["place"])
+        by_place = own.groupby("place", sort=False, observed=True)["rank"]
         ranks = {str(place): sorted(map(int, own)) for place, own in by_place}
         # One line of a few ranks may be another operation, of the same size by chance.
         said = [message("hang.place_of", place=place, ranks=own) for place, own in ranks.items()]
@@ -132,6 +137,23 @@ def places_of(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
             operation = operation_message(trace, found)
             places = list(ranks) if len(ranks) == 1 else said[:SHOWN]
             yield message("hang.issued_at", operation=operation, places=places)
+
+
+def _call_places(trace: Trace, found: OpenOperation) -> pd.DataFrame:
+    """Return rank and place of the members of a collective."""
+    calls = trace.frame("collective_call")
+    is_own = (calls["seq"] == found.key[1]) & (calls["group_id"].astype(str) == found.key[0])
+    return calls.loc[is_own, ["rank", "place"]]
+
+
+def _transfer_places(trace: Trace, found: OpenOperation) -> pd.DataFrame:
+    """Return rank and place of the ends of a transfer, whose numbers are not those of collectives."""
+    ends = transfer_ends(trace)
+    is_own = pd.Series(data=True, index=ends.index)
+    for name, value in zip(("group_id", "seq", "source", "target"), found.key, strict=True):
+        is_own &= ends[name] == value
+    own = ends.loc[is_own, ["rank", "event_id"]]
+    return own.merge(trace.frame("transfer_call"), on=["rank", "event_id"])[["rank", "place"]]
 
 
 def not_begun(trace: Trace, found: OpenOperation) -> Iterator[Message]:

@@ -27,14 +27,13 @@ from ..kernel_names import collective_kind, dtype_name
 from ..kineto.groups import NamedGroup, parse_ranks
 from ..plain_pickle import load_plain
 from .operation import Operation
+from .rank_names import MAX_RANKS, rank_of
 from .values import elements_of, size_of, splits_of, to_dict, to_list, to_number, to_stamp, to_text
 
 MAX_BYTES = 64 << 20
 """Larger dumps are refused, packed or not; one of 2,000 collectives has about 2 MB."""
 MAX_OPERATIONS = 6_000_000
 """Longer pickles are refused; one of 2,000 collectives has about 200,000 operations."""
-MAX_RANKS = 1 << 20
-"""A larger number is no rank but something else, such as a date in a file name."""
 _BY_OUTPUT = (CollectiveKind.ALL_GATHER, CollectiveKind.SCATTER)
 """Kinds whose message is what a member gets."""
 _MOST_FRAMES, _MOST_TEXT = 64, 300
@@ -42,10 +41,11 @@ _STARTED = {"scheduled": False, "started": True, "completed": True}
 _FIRST_GROUP = "0"
 _COALESCED = "coalesced"
 """How the name of the entry ends that stands for a coalesced call, and that has no sizes."""
+_WITHOUT_ENDS = "gloo:"
+"""How names of a backend begin that retires an operation when it is done, and notes no end of it."""
 _LONGEST_MS = 86_400_000
 """A day: no collective that ended took longer."""
 _PICKLE_MAGIC = b"\x80"
-_NUMBER_IN_NAME = re.compile(r"(\d+)(?:\.[A-Za-z]\w*)*$")
 _TRANSFER = re.compile(r"(send|recv)\s+(\d+)(?:->|<-)(\d+)")
 
 
@@ -110,20 +110,7 @@ def read_dump(file: InputFile) -> Dump:
         value = {"entries": value}
     if not isinstance(value, dict) or not {"entries", "pg_config", "pg_status"} & value.keys():
         raise TraceFormatError(message("refused.no_flight_recorder"), where=file.label)
-    return _dump(value, file, _rank(value, file))
-
-
-def _rank(value: Mapping[str, Any], file: InputFile) -> int:
-    rank = to_number(value.get("rank"), bits=32)
-    if rank < 0 and (match := _NUMBER_IN_NAME.search(file.name)):
-        rank = to_number(int(match[1][:10]), bits=32)
-    if not 0 <= rank < MAX_RANKS:
-        raise TraceFormatError(
-            message("refused.no_rank_of_dump"),
-            where=file.label,
-            remedy=message("advice.name_as_pytorch"),
-        )
-    return rank
+    return _dump(value, file, rank_of(value, file))
 
 
 def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
@@ -287,8 +274,9 @@ def _with_end(part: Operation, call: Mapping[str, Any]) -> Operation:
         kind=part.kind if kind is CollectiveKind.OTHER else kind,
         started_ns=to_stamp(call.get("time_discovered_started_ns")),
         completed_ns=completed_ns,
-        is_complete=is_known or call.get("retired") is True,
+        is_complete=is_known or _is_waited_for(call),
         is_end_seen=is_known,
+        is_given_up=not is_known and _is_given_up(call),
         is_started=_STARTED.get(to_text(call.get("state"))),
     )
 
@@ -348,7 +336,6 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         created_ns=created_ns,
         started_ns=to_stamp(entry.get("time_discovered_started_ns")),
         completed_ns=completed_ns,
-        # A work that the recorder no longer follows (retired) has been waited for.
         input_bytes=size_of(
             to_list(entry.get("input_sizes")), to_list(entry.get("input_dtypes")) or [None]
         ),
@@ -359,12 +346,27 @@ def _operation(entry: Mapping[str, Any]) -> Operation | None:
         output_splits=splits_of(kind, entry, "output"),
         place=_place(to_list(entry.get("frames"))),
         is_started=_STARTED.get(to_text(entry.get("state"))),
-        is_complete=is_known or entry.get("retired") is True,
+        is_complete=is_known or _is_waited_for(entry),
         is_end_seen=is_known,
+        is_given_up=not is_known and _is_given_up(entry),
         duration_ns=round(length_ms * 1e6)
         if isinstance(length_ms, float) and 0 < length_ms < _LONGEST_MS
         else None,
     )
+
+
+def _is_waited_for(entry: Mapping[str, Any]) -> bool:
+    """Return whether it is of a backend that reports no ends, and the recorder no longer follows it."""
+    return entry.get("retired") is True and not _reports_ends(entry)
+
+
+def _is_given_up(entry: Mapping[str, Any]) -> bool:
+    """Return whether the recorder no longer follows it, if it has no end: backends of devices retire what timed out."""
+    return entry.get("retired") is True and _reports_ends(entry)
+
+
+def _reports_ends(entry: Mapping[str, Any]) -> bool:
+    return not to_text(entry.get("profiling_name")).startswith(_WITHOUT_ENDS)
 
 
 def _direction(transfer: re.Match[str] | None) -> Direction | None:

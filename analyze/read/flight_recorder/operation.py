@@ -30,6 +30,8 @@ class Operation:
     is_complete: bool
     is_end_seen: bool
     """Whether it is known to have ended; the recorder also lets go of what timed out."""
+    is_given_up: bool
+    """Whether it timed out: the recorder has let go of it without an end."""
     is_started: bool | None
     """Whether its device had begun it; None if the dump does not tell."""
     input_bytes: int

@@ -196,6 +196,9 @@ def _progress(
         for group_id, (issued, completed) in _from_ring(dump, groups).items():
             known = last.get(group_id, (0, 0))
             last[group_id] = (max(known[0], issued), max(known[1], completed))
+        for group_id, seq in _given_up(dump, groups).items():
+            # The status counts what has timed out as complete.
+            last[group_id] = (last[group_id][0], min(last[group_id][1], seq - 1))
         own = [group_id for group_id, ranks in members.items() if dump.rank in ranks]
         is_whole = _is_whole(dump)
         for group_id in own:
@@ -217,6 +220,18 @@ def _is_whole(dump: Dump) -> bool:
     """Return whether a ring has lost nothing: it begins with the first operation, and all that follow are in it."""
     records = {operation.record for operation in dump.operations}
     return bool(records) and records == set(range(len(records))) and len(records) == dump.entries
+
+
+def _given_up(dump: Dump, groups: GroupIdentity) -> dict[str, int]:
+    """Return the first collective of each group that timed out and after which none has ended: it never did."""
+    found: dict[str, int] = {}
+    for _, operation in _operations([dump], transfers=False):
+        key = groups.of(dump.rank, operation.group)
+        if operation.is_end_seen:
+            found.pop(key, None)
+        elif operation.is_given_up:
+            found.setdefault(key, operation.seq)
+    return found
 
 
 def _from_ring(dump: Dump, groups: GroupIdentity) -> dict[str, tuple[int, int]]:

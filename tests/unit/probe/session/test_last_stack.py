@@ -52,6 +52,22 @@ def test_where_an_exception_came_from_is_noted_and_stays(noted):
     assert errors == [error]
 
 
+def test_ctrl_c_is_noted_but_not_what_was_issued_last(noted):
+    """Fails when a rank that is interrupted at work is said to be an operation behind, or an error is forgotten for it."""
+    notes, read, errors = noted
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        interrupt = error
+    notes.note(interrupt)
+    assert read()["moment"] == "interrupted"
+    assert "test_ctrl_c_is_noted" in read()["stack"][0][0]
+    assert errors == []
+    notes.note(caught("bad sample"))
+    notes.note(interrupt)
+    assert read()["moment"] == "raised"
+
+
 def test_where_a_rank_is_when_another_one_dies_is_noted(noted):
     """Fails when nobody knows what a rank did that the others gave up waiting for."""
     notes, read, errors = noted

@@ -91,6 +91,50 @@ def test_a_damaged_note_tells_nothing(bad):
     assert words({0: bad}, [0]) == []
 
 
+def last(*stack, moment):
+    """Return the manifest of a rank that noted where it was when the job ended."""
+    found = {"time_ns": 70, "moment": moment, "stack": list(stack)}
+    return {"annotations": {"last_stack": found}}
+
+
+def both(one, other):
+    """Return one manifest with the notes of two."""
+    return {"annotations": one["annotations"] | other["annotations"]}
+
+
+def test_where_a_signal_came_is_said_unless_the_rank_had_waited_there():
+    """Fails when a crash has no line, or a rank that a watchdog ended is said to have crashed where it waited."""
+    unqualified = ["wait", *WAIT[1:]]
+    crashed = last(OWN, MAIN, moment="fatal_signal")
+    assert words({0: crashed}, [0]) == [
+        "Rank 0, when the signal came: in load (data.py:33), called by main (train.py:90)"
+    ]
+    aborted = both(note(WAIT, MAIN), last(unqualified, MAIN, moment="fatal_signal"))
+    assert words({0: aborted}, [0])[0].startswith("Rank 0 hung in Work.wait")
+    went_on = both(note(WAIT, MAIN), last(OWN, MAIN, moment="fatal_signal"))
+    assert words({0: went_on}, [0])[0].startswith("Rank 0, when the signal came: in load")
+
+
+def test_an_error_from_where_a_rank_had_waited_ended_its_wait():
+    """Fails when the text of an error decides alone, and a rank that gave up waiting is called the culprit."""
+    gave_up = both(note(WAIT, MAIN), last(WAIT, MAIN, moment="raised"))
+    failed = both(note(OWN, MAIN), last(OWN, MAIN, moment="raised"))
+    rows = standing_at_the_end(STEPS, {0: gave_up, 1: failed}).to_pandas()
+    moments = rows[rows["depth"] == 0].set_index("rank")["moment"].astype(str)
+    assert moments.to_dict() == {0: "timed_out", 1: "raised"}
+
+
+def test_where_ctrl_c_came_is_said_unless_the_rank_had_stood_for_long():
+    """Fails when a job that somebody ended after some seconds shows no line of the rank that held it up."""
+    interrupted = last(OWN, MAIN, moment="interrupted")
+    assert words({0: interrupted}, [0]) == [
+        "Rank 0, when Ctrl-C came: in load (data.py:33), called by main (train.py:90)"
+    ]
+    assert words({0: both(note(WAIT, MAIN), interrupted)}, [0])[0].startswith(
+        "Rank 0 hung in Work.wait"
+    )
+
+
 def test_hostile_names_are_shown_as_text():
     """A function could write to the terminal of whoever looks at it."""
     (found,) = words({0: note(["\x1b[2Jf" * 500, "a" * 5000 + ".py", 1])}, [0])
@@ -148,6 +192,8 @@ def standing(*stacks, groups=1):
         ([None, [BARRIER, MAIN], [BARRIER, MAIN]], (), None),
         ([[SAVE, MAIN], [BARRIER, MAIN], [REDUCE, MAIN]], (), None),
         ([[BARRIER, MAIN], [BARRIER, MAIN]], (), None),
+        ([[OWN, MAIN], [BACKWARD, MAIN], [BACKWARD, MAIN]], (), (0,)),
+        ([[BACKWARD, MAIN], [BACKWARD, MAIN]], (), None),
     ],
 )
 def test_who_is_not_in_the_call_of_the_others_did_not_come(stacks, lost, absent):

@@ -307,3 +307,55 @@ def test_silence_before_the_first_end_is_said_where_a_record_tells_it(is_known):
     (found,) = (one for one in how_it_ended(trace, STEP_NS) if one.is_end)
     codes = [one.code for one in found.evidence]
     assert ("crash.silent_before" in codes) is is_known
+
+
+def test_who_failed_in_a_message_is_not_said_to_have_had_more_batches():
+    """Fails when the receiver of a message that was never sent is advised to pad its data."""
+    ends = {0: (0, 0, None), 1: (0, 0, None), 2: (900, 256, "RuntimeError")}
+    trace = job(ends)
+    for function, code in (
+        ("recv", "crash.remedy_message_after_end"),
+        ("all_reduce", "crash.remedy_after_most_ended"),
+    ):
+        (found,) = ends_of(seen(trace, {2: (TORCH, function, "peer_lost")}))
+        assert (found.where["ranks"], found.remedy.code) == ([2], code)
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "code"),
+    [
+        ("handler", "utils/data/_utils/signal_handling.py", "crash.loader_worker"),
+        ("ExceptionWrapper.reraise", "_utils.py", "crash.in_worker"),
+        ("load", "serialization.py", None),
+    ],
+)
+def test_a_worker_that_died_or_failed_is_told(function, file, code):
+    """Fails when who noticed the death of a loader is shown as the place of the error, and nothing else."""
+    ends = {0: (400, 256, "RuntimeError"), 1: (0, 256, "OSError"), 2: (400, SIGTERM, None)}
+    place = (f"/v/site-packages/torch/{file}", function, "raised")
+    (found,) = ends_of(seen(job(ends), {1: place}))
+    assert (found.kind, found.where["ranks"]) == ("crash", [1])
+    told = {fact.code for fact in found.evidence} & {"crash.loader_worker", "crash.in_worker"}
+    assert told == ({code} if code else set())
+
+
+def test_the_last_rank_that_a_launcher_killed_had_no_want_of_memory():
+    """Fails when a rank in a debugger, which a launcher had to kill, sends its user to the kernel's log."""
+    ends = dict.fromkeys(range(3), (30_000, SIGTERM, None))
+    for killed_ms, is_told in ((60_000, False), (29_900, True)):
+        own = ends | {3: (killed_ms, SIGKILL, None)}
+        found = ends_of(job(own, behind=(3,), steps=4))[0]
+        assert found.where["ranks"] == [3]
+        assert any(fact.code == "crash.killed" for fact in found.evidence) is is_told
+
+
+def test_a_stage_that_waits_in_a_send_is_not_blamed_for_the_one_that_receives_nothing():
+    """Fails when the middle of a pipeline is named, and the last stage, which reads a file, is not even shown."""
+    ends = {rank: (20_000 + rank, SIGINT, "KeyboardInterrupt") for rank in range(3)}
+    trace = job(ends, steps=20)
+    waits = {"group_id": "g", "rank": 0, "peer": 1, "direction": "recv", "seq": 0, "event_id": 2}
+    p2p = trace_of(p2p=[{**waits, "start_ns": LAST, "end_ns": None}]).tables["p2p"]
+    sends = ("/v/torch/distributed/pipelining/schedules.py", "_wait_batch_p2p", "standstill")
+    stacks = {0: sends, 1: sends, 2: ("/job/data.py", "load", "standstill")}
+    (found,) = ends_of(seen(trace.with_tables({"p2p": p2p}), stacks))
+    assert (found.kind, found.where["ranks"]) == ("hang", [2])

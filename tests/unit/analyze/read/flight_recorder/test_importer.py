@@ -122,10 +122,42 @@ def test_device_times_are_used_where_they_exist(tmp_path):
 
 def test_a_work_that_was_waited_for_is_complete_though_its_end_is_unknown(tmp_path):
     """Every collective of a gloo job would look as if it hung."""
-    entries = [entry(1, retired=True), entry(2, retired=True)]
+    entries = [entry(seq, "gloo:all_reduce", retired=True) for seq in (1, 2)]
     trace = import_trace(write(tmp_path, {3: dump(entries)}))
     assert trace.frame("progress")[["issued_seq", "completed_seq"]].to_numpy().tolist()[0] == [2, 2]
     assert not diagnose(trace).findings or diagnose(trace).findings[0].kind != "hang"
+
+
+@pytest.mark.parametrize("ended_after", [False, True])
+def test_what_timed_out_on_a_device_has_not_ended(tmp_path, ended_after):
+    """Fails when the rank whose own wait timed out is said to have gone on, and is blamed for the waiting of others."""
+    done = {"state": "completed", "retired": True}
+    entries = [entry(1, **done), entry(2, state="started", retired=True)]
+    entries += [entry(3, **done)] if ended_after else []
+    dumps = {
+        2: dump(entries, {"1": (len(entries), len(entries))}, groups=("5",)),
+        3: dump([entry(1, **done)], {"1": (1, 1)}, groups=("5",)),
+    }
+    trace = import_trace(write(tmp_path, dumps))
+    progress = trace.frame("progress").set_index("rank")
+    assert progress.loc[2, "completed_seq"] == (3 if ended_after else 1)
+    if not ended_after:
+        finding = diagnose(trace).findings[0]
+        assert (finding.kind, finding.where["ranks"]) == ("hang", [3])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rank{}_pid4711.pkl", "node-17.rank_{}.trace", "fr_rank{}-of-8", "job-worker-1_trace_{}",
+     "local_rank_0.rank_{}.json", "rank_{}/dump.pkl", "nccl_trace_rank_{}.2026-11-30"],
+)  # fmt: skip
+def test_the_rank_is_the_number_behind_that_word(tmp_path, name):
+    """Fails when a process id, a host or a date in the name of a file is taken for its rank, and dumps are refused."""
+    for rank in (2, 3):
+        file = tmp_path / name.format(rank)
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(pickle.dumps(dump([entry(1)], groups=("5",)), 2))
+    assert import_trace(tmp_path).ranks == (2, 3)
 
 
 def test_peers_are_global_ranks_and_ends_are_lined_up(tmp_path):
@@ -348,6 +380,32 @@ def test_parts_of_a_batch_have_ended_when_their_call_has(tmp_path):
     assert not mentions(found, "without group or number")
 
 
+def test_the_line_of_a_message_is_that_of_its_own_call(tmp_path):
+    """Fails when the line of a collective that has the same number by chance is shown for a message."""
+    frames = {
+        name: [{"name": name, "filename": "/app/train.py", "line": line}]
+        for line, name in enumerate(("reduce", "receive"), 7)
+    }
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    own = {"group": ("0", "default_pg"), "number": 0}
+    reduced = entry(1, record=0, frames=frames["reduce"], **own, **DONE)
+    sent, got, received = (
+        entry(seq, name, record=seq, frames=frames["receive"], **own, **state)
+        for seq, name, state in (
+            (1, "nccl:send 0->1", DONE), (1, "nccl:recv 1<-0", DONE), (2, "nccl:recv 1<-0", {}),
+        )
+    )  # fmt: skip
+    dumps = {
+        rank: dump([reduced, *more], groups=(), pg_config=config)
+        for rank, more in enumerate(([sent], [got, received]))
+    }
+    said = " ".join(
+        str(one) for one in diagnose(import_trace(write(tmp_path, dumps))).findings[0].evidence
+    )
+    assert "receive (/app/train.py:8)" in said
+    assert "reduce" not in said.replace("all_reduce", "")
+
+
 def test_a_ring_of_batches_is_no_deadlock(tmp_path):
     """Fails when ranks that send and receive in one batch are said to wait for each other in a circle."""
     claims = [
@@ -416,7 +474,9 @@ def test_a_dump_from_before_the_others_is_left_out(tmp_path, seen, ranks):
     assert mentions(trace, "dump of rank 1", "made before the others") is seen
 
 
-@pytest.mark.parametrize(("first", "claim"), [(0, "hang.deadlock"), (7, "hang.stuck_unknown")])
+@pytest.mark.parametrize(
+    ("first", "claim"), [(0, "hang.deadlock_transfer"), (7, "hang.stuck_unknown")]
+)
 def test_a_ring_that_lost_nothing_tells_what_its_rank_never_issued(tmp_path, first, claim):
     """Fails when all members are said to have issued what only one did, because transfers use the group too."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
