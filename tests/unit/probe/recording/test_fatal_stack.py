@@ -58,6 +58,16 @@ def test_a_recording_that_is_closed_gets_no_stack(tmp_path):
     assert (ended.returncode, text) == (-SIGSEGV, "")
 
 
+def test_nothing_is_left_of_a_recording_that_is_closed(tmp_path):
+    """Fails when each attach and detach leaves a file open in the training process, or faults handled by us."""
+    lines = ["before = os.listdir('/proc/self/fd'), faulthandler.enable", "stack.open(directory)"]
+    lines += ["stack.close()", "stack.open(directory)", "stack.close()"]
+    lines += ["assert (os.listdir('/proc/self/fd'), faulthandler.enable) == before"]
+    lines += ["assert not faulthandler.is_enabled()"]
+    ended, _ = run(tmp_path, *lines)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_child_writes_nothing_into_the_file_of_its_parent(tmp_path):
     """Fails when the crash of a data loader is taken for that of its rank."""
     lines = ["stack.open(directory)", "child = os.fork()", "child or stack.close()"]
