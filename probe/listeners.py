@@ -9,8 +9,9 @@ from typing import NamedTuple
 from .clock import now_ns
 from .safety.program_signals import is_the_programs
 
-StepEnded = Callable[[int], None]
-"""Takes the number of the step that begins now."""
+StepEnded = Callable[[int], int | None]
+"""Takes the number of the step that begins now. Returns the CPU time of what somebody asked for, which is no
+cost of the hooks, ns; None without such a thing."""
 Failed = Callable[[BaseException], None]
 """Gets the error of a listener."""
 
@@ -58,21 +59,25 @@ class StepListeners:
         """Forget the step, when the recording that counted it is over."""
         self.step = self.ended_ns = -1
 
-    def ended(self, step: int, failed: Failed) -> None:
-        """Tell the listeners that a step has ended; called on the training thread.
+    def ended(self, step: int, failed: Failed) -> int:
+        """Tell the listeners that a step has ended; return the CPU time of what was asked for, ns.
+
+        Called on the training thread.
 
         Args:
             step: The step that begins now.
             failed: Gets the error of a listener.
         """
         self.step, self.ended_ns = step, now_ns()
+        asked_ns = 0
         for listener in self._listeners:
             try:
-                listener.act(step)
+                asked_ns += listener.act(step) or 0
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 if not is_the_programs(error):
                     self._remove(listener)
                 failed(error)
+        return asked_ns
 
     def hooks_gone(self, failed: Failed) -> None:
         """Tell the listeners that no further step is seen to end; called in the main thread."""

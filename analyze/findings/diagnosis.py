@@ -128,6 +128,7 @@ def _run_header(account: Account) -> dict[str, object]:
     first, last = int(account.windows.steps[0]), int(account.windows.steps[-1])
     known = (first, last) if account.windows.has_marks else (None, None)
     run["first_step"], run["last_step"] = known
+    run["all_steps"], run["all_step_time_ns"] = account.windows.all_steps, account.windows.of_all_ns
     run["attempts"] = attempts_of(trace)
     run |= probe_cost(trace)
     return run

@@ -54,6 +54,7 @@ def collect(run_path: Path, armed: Armed, timeout_s: float) -> Collected:
         statuses = _ask(collected)
         waiting = armed.pids.keys() - collected.traces.keys() - collected.failed.keys()
         if not waiting:
+            _ask_for_stalls(collected)
             return collected
         newest = max((int(said["step"]) for said in statuses.values()), default=reached)
         if reached <= armed.last_step and newest > reached:
@@ -117,9 +118,23 @@ def _ask(collected: Collected) -> Mapping[int, Mapping[str, Any]]:
     return found
 
 
-def _note(collected: Collected, rank: int, said: Mapping[str, Any]) -> None:
+def _ask_for_stalls(collected: Collected) -> None:
+    """Take note of how long the ranks were held up, which is known once the trace is written."""
+    armed = collected.armed
+    if armed.how is not How.IN_PROCESS:
+        return
+    for endpoint, reply, _ in ask_all(armed.found.here, "traced", {"ticket": armed.ticket}):
+        if armed.pids.get(endpoint.rank) == endpoint.pid and reply is not None and reply.ok:
+            _note_stall(collected, endpoint.rank, reply.result)
+
+
+def _note_stall(collected: Collected, rank: int, said: Mapping[str, Any]) -> None:
     if isinstance(said.get("stall_ns"), int):
         collected.stalls_ns[rank] = int(said["stall_ns"])
+
+
+def _note(collected: Collected, rank: int, said: Mapping[str, Any]) -> None:
+    _note_stall(collected, rank, said)
     if said["stage"] == Stage.FAILED:
         collected.failed[rank] = str(said["error"]) or "the profiler failed"
     elif said["stage"] == Stage.MISSED:

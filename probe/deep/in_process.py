@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..clock import now_ns
+from ..clock import now_ns, thread_cpu_ns
 from ..compat.absent import UnsupportedError, error_reason
 from ..compat.profiler import before_other_profiler, deep_profiler, is_profiling
 from ..safety.notices import tell
@@ -27,6 +27,7 @@ class InProcessTrace:
 
     Attributes:
         stall_ns: Time for which starting and stopping held the training thread up.
+        cpu_ns: CPU time of that thread in it.
         error: Why there is no trace; empty if there is one, or will be.
     """
 
@@ -37,7 +38,7 @@ class InProcessTrace:
             path: Where the trace goes; its folder exists.
             written: Called on a thread of its own once it is there, or has failed.
         """
-        self.stall_ns = 0
+        self.stall_ns = self.cpu_ns = 0
         self.error = ""
         self._path = path
         self._written = written
@@ -47,7 +48,7 @@ class InProcessTrace:
 
     def start(self) -> None:
         """Begin to record, on the training thread; what goes wrong is in ``error``."""
-        began_ns = now_ns()
+        began_ns, began_cpu_ns = now_ns(), thread_cpu_ns()
         try:
             self._profiler = deep_profiler()
             self._profiler.start()
@@ -58,7 +59,7 @@ class InProcessTrace:
         except BaseException as error:  # noqa: BLE001 - told to who asked; training goes on
             self._broke_off(error, self._profiler)
         finally:
-            self.stall_ns += now_ns() - began_ns
+            self._held_up(began_ns, began_cpu_ns)
 
     def stop(self) -> None:
         """End the recording, on the training thread; the file is written on another."""
@@ -68,14 +69,14 @@ class InProcessTrace:
         if is_profiling() is False:
             self._fail(message("absent.profile_ended"))
             return
-        began_ns = now_ns()
+        began_ns, began_cpu_ns = now_ns(), thread_cpu_ns()
         try:
             profiler.stop()
         except BaseException as error:  # noqa: BLE001 - told to who asked; training goes on
             self._broke_off(error, profiler)
             return
         finally:
-            self.stall_ns += now_ns() - began_ns
+            self._held_up(began_ns, began_cpu_ns)
         thread = threading.Thread(
             target=self._write, args=(profiler,), name="meshscope-trace", daemon=True
         )
@@ -97,6 +98,10 @@ class InProcessTrace:
                 self._profiler = profiler  # It may be on still.
                 raise
             tell(f"deep trace: {type(error).__name__}: {error}")
+
+    def _held_up(self, since_ns: int, since_cpu_ns: int) -> None:
+        self.stall_ns += now_ns() - since_ns
+        self.cpu_ns += thread_cpu_ns() - since_cpu_ns
 
     def _let_go(self) -> Any:
         """Return the profiler if there is one, which from now on is no longer ours to stop."""

@@ -20,7 +20,7 @@ from ..control.rank_control import RankControl
 from ..control.verbs import Choice, Refusal, Verb, Whole, Word
 from ..safety.program_signals import pass_on
 from ..schema.deep_trace import TraceName, raw_file
-from ..schema.manifest import rank_directories
+from ..schema.manifest import DEEP_STALLS_KEY, rank_directories
 from ..schema.message import message
 from .in_process import InProcessTrace
 from .kineto_fabric import DAEMON_VARIABLE, DIRECTORY_VARIABLE
@@ -29,6 +29,8 @@ from .names import trace_folder
 MOST_STEPS = 1000
 """A trace of more steps would be gigabytes, and no tool opens it."""
 _LARGEST = (1 << 62) - 1
+_MOST_TOLD = 64
+"""Traces whose stalls are noted, the newest ones."""
 
 
 class How(StrEnum):
@@ -93,6 +95,7 @@ class RankTraces:
         self._recording: _Order | None = None
         """What the profiler records; an order that was called off may have a successor already."""
         self._remove_listener: Any = None
+        self._stalls: list[tuple[str, int]] = []
         self._counts = _KinetoCounts()
         if self._counts.is_on:
             control.listeners.add(self._counts.note)
@@ -185,11 +188,12 @@ class RankTraces:
         except OSError as error:
             raise Refusal(message("reply.no_folder", error=error)) from error
 
-    def _step_begins(self, step: int) -> None:
-        """Start or stop; on the training thread, between two steps."""
+    def _step_begins(self, step: int) -> int:
+        """Start or stop, on the training thread, between two steps; return the CPU time of that, ns."""
         order = self._order
         if order is None:
-            return
+            return 0
+        before_ns = _cpu_ns(order)
         try:
             self._discard_called_off()
             self._advance(order, step)
@@ -198,6 +202,7 @@ class RankTraces:
             pass_on(error)
         if order.stage in _OVER:
             self._cease_to_listen(order)
+        return _cpu_ns(order) - before_ns
 
     def _cease_to_listen(self, order: _Order) -> None:
         """Hear of no more borders, unless another order has come meanwhile."""
@@ -269,6 +274,17 @@ class RankTraces:
         order.stage = Stage.WRITING
         if order.trace is not None:
             order.trace.stop()
+            self._note_stall(order.name.ticket, order.trace.stall_ns)
+
+    def _note_stall(self, ticket: str, stall_ns: int) -> None:
+        """Put into the capture how long the training thread was held up."""
+        self._stalls = [*self._stalls, (ticket, stall_ns)][-_MOST_TOLD:]
+        if (recording := self._control.switch.recording) is not None:
+            recording.annotate(DEEP_STALLS_KEY, [list(stall) for stall in self._stalls])
+
+
+def _cpu_ns(order: _Order) -> int:
+    return 0 if order.trace is None else order.trace.cpu_ns
 
 
 class _KinetoCounts:

@@ -361,16 +361,15 @@ class Session:
 
     def _at_border(self) -> None:
         """Change what is recorded from the step on that now begins, where that is due."""
-        self._listeners.ended(self._capture.recorder.step, self._source.failed)
+        step, meter = self._capture.recorder.step, self._capture.meter
+        meter.leave_out(self._listeners.ended(step, self._source.failed))
         self._levels.at_border()
         window_steps = self._capture.config.compare_window_steps
         if not window_steps or self.run_path is None:
             return
         if self._comparison is None:
-            self._comparison = Comparison(
-                self._hooks, self._capture.meter, self.run_path.name, window_steps
-            )
-        self._comparison.at_border(self._capture.recorder.step)
+            self._comparison = Comparison(self._hooks, meter, self.run_path.name, window_steps)
+        self._comparison.at_border(step)
 
     def _storage(self) -> StorageSettings:
         config = self._capture.config

@@ -163,6 +163,13 @@ def test_the_run_holds_their_operators_on_its_own_clock(recorded):
     assert late.between(-MOST_OFF_NS, both["dur_ns"] + MOST_OFF_NS).all()
 
 
+def test_the_run_says_for_how_long_a_trace_held_ranks_up(recorded):
+    """Only who had asked saw that a trace stood in the way of training for a minute."""
+    ticket = recorded.armed["in-process"]["ticket"]
+    stalls = [limit for limit in texts(load_trace(recorded.path).limits) if "held ranks" in limit]
+    assert [stall.split(":")[0] for stall in stalls] == [f"Deep trace {ticket}"]
+
+
 def _steps(said):
     return range(said["first_step"], said["last_step"] + 1)
 

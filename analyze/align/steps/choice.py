@@ -30,6 +30,8 @@ from ...wording.message import Message, message
 
 MOST_OFF = 0.1
 """Share of the run by which the middle of the analysed steps may be off."""
+MIN_BEYOND, MOST_SHOWN = 0.01, 3
+"""Least share of all time that long steps take which are not analysed, to be named, and how many are."""
 _ORDER = list(StepDetail)
 
 
@@ -39,6 +41,8 @@ class StepChoice(NamedTuple):
     steps: npt.NDArray[np.int64]
     detail: StepDetail
     limits: tuple[Limit, ...]
+    of_all_ns: float | None = None
+    """Mean length of all steps, also of those of less detail; None where all are chosen."""
 
 
 def most_detailed(frame: pd.DataFrame, common: npt.NDArray[np.int64]) -> StepChoice:
@@ -56,10 +60,13 @@ def most_detailed(frame: pd.DataFrame, common: npt.NDArray[np.int64]) -> StepCho
     best = int(least.max())
     detail = _ORDER[best]
     limits: list[Limit] = []
+    of_all_ns = None
     if not (least == best).all():
-        limits += _left_out(frame, least, best)
+        lengths = frame.groupby("step")["dur_ns"].mean().reindex(common)
+        of_all_ns = float(lengths.mean())
+        limits += _left_out(lengths, least, best)
     limits += _not_separated(detail)
-    return StepChoice(common[(least == best).to_numpy()], detail, tuple(limits))
+    return StepChoice(common[(least == best).to_numpy()], detail, tuple(limits), of_all_ns)
 
 
 def _not_separated(detail: StepDetail) -> Iterator[Limit]:
@@ -83,11 +90,10 @@ def _held(detail: StepDetail, count: int) -> Message:
             return message("missing.held_sums", count=count)
 
 
-def _left_out(frame: pd.DataFrame, least: pd.Series, best: int) -> Iterator[Limit]:
+def _left_out(lengths: pd.Series, least: pd.Series, best: int) -> Iterator[Limit]:
     """Yield how many steps are not analysed, what is held of them, and how long they were."""
     others = least[least < best]
     counts = others.value_counts()
-    lengths = frame.groupby("step")["dur_ns"].mean()
     yield message(
         "missing.less_recorded",
         lost=len(others),
@@ -96,10 +102,33 @@ def _left_out(frame: pd.DataFrame, least: pd.Series, best: int) -> Iterator[Limi
             _held(_ORDER[code], count)
             for code, count in zip(counts.index.astype(int).tolist(), counts.tolist(), strict=True)
         ],
-        other_ns=float(lengths.reindex(others.index).mean()),
-        own_ns=float(lengths.reindex(least.index[least == best]).mean()),
+        other_ns=float(lengths[others.index].mean()),
+        own_ns=float(lengths[least == best].mean()),
     )
+    yield from _long_left_out(lengths, others.index)
     yield from _uneven(least.index.to_numpy(), (least == best).to_numpy())
+
+
+def _long_left_out(length: pd.Series, left_out: pd.Index) -> Iterator[Limit]:
+    """Yield what long steps took that are not analysed; saves and evaluations between two windows are such steps.
+
+    Unlike long steps of the account, those that come every so many steps count too: no mean holds them.
+    """
+    usual = float(length.median())
+    long = length[left_out][length[left_out] >= MIN_RATIO * usual]
+    beyond = float((long - usual).sum()) / max(float(length.sum()), 1.0)
+    if usual <= 0 or beyond < MIN_BEYOND:
+        return
+    yield message(
+        "missing.long_left_out",
+        long=len(long),
+        ratio=MIN_RATIO,
+        beyond=beyond,
+        shown=[
+            message("doubt.long_step", step=step, length_ns=ns)
+            for step, ns in long.nlargest(MOST_SHOWN).items()
+        ],
+    )
 
 
 def _uneven(steps: npt.NDArray[np.int64], is_kept: npt.NDArray[np.bool_]) -> Iterator[Limit]:

@@ -55,6 +55,10 @@ class StepWindows(msgspec.Struct, frozen=True, kw_only=True):
     """What the capture holds of every analysed step."""
     sampled: bool = False
     """True where steps were left out because the capture holds less of them."""
+    all_steps: int = 0
+    """How many steps there are with those."""
+    of_all_ns: float | None = None
+    """Mean length of all these; None where none was left out so."""
     limits: tuple[Limit, ...] = ()
 
     @property
@@ -157,7 +161,13 @@ def step_windows(trace: Trace) -> StepWindows:
         limits += partial
     frame = frame[frame["step"].isin(steps)].reset_index(drop=True)
     windows = _windows(trace, frame, steps, limits)
-    return replace(windows, detail=choice.detail, sampled=sampled)
+    return replace(
+        windows,
+        detail=choice.detail,
+        sampled=sampled,
+        all_steps=len(common),
+        of_all_ns=choice.of_all_ns,
+    )
 
 
 def _no_finished_step(trace: Trace, absent: list[int]) -> Limit:

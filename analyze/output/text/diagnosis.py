@@ -20,6 +20,8 @@ from .amounts import milliseconds, ranks_left_out
 from .memory import memory_blocks
 
 _MOST_RANKS = 8
+_MIN_APART = 0.1
+"""By how much the mean of all steps differs from that of the account, to be said."""
 
 
 def diagnosis_document(result: Diagnosis) -> list[Block]:
@@ -124,13 +126,16 @@ def _steps(result: Diagnosis) -> Message:
         return message("report.no_steps")
     if run["first_step"] is None:
         return message("report.no_marks", time_ns=result.step_time_ns)
-    return message(
-        "report.steps",
-        count=run["steps"],
-        first=run["first_step"],
-        last=run["last_step"],
-        time_ns=result.step_time_ns,
-    )
+    values = {
+        "count": run["steps"],
+        "first": run["first_step"],
+        "last": run["last_step"],
+        "time_ns": result.step_time_ns,
+    }
+    all_ns = run.get("all_step_time_ns")
+    if isinstance(all_ns, float) and abs(all_ns / result.step_time_ns - 1.0) > _MIN_APART:
+        return message("report.steps_of_all", all=run["all_steps"], all_ns=all_ns, **values)
+    return message("report.steps", **values)
 
 
 def _conventions(result: Diagnosis) -> Iterator[Message]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from meshscope.probe.schema.manifest import DEEP_STALLS_KEY
 from meshscope.probe.schema.tables import NAME, TABLES
 
 from ...tables.parquet_file import to_read
@@ -85,7 +86,7 @@ def with_deep_traces(
     return replace(
         found,
         kernel_steps={one.rank: one.kernel_steps for one in ranks},
-        limits=(*trace.limits, *_known(ranks), *faults.limits()),
+        limits=(*trace.limits, *_known(ranks), *_stalls(manifests), *faults.limits()),
     )
 
 
@@ -247,6 +248,20 @@ def _parts(
                 yield shift.applied(TABLES[name].conform(pa.Table.from_batches([batch]))).cast(
                     schema
                 )
+
+
+def _stalls(manifests: Mapping[int, Mapping[str, Any]]) -> Iterator[Limit]:
+    """Yield for how long each deep trace held ranks up, where their training threads took it."""
+    most: dict[str, tuple[int, int]] = {}
+    for rank, manifest in sorted(manifests.items()):
+        said = manifest.get("annotations")
+        found = said.get(DEEP_STALLS_KEY) if isinstance(said, dict) else None
+        for stall in found if isinstance(found, list) else ():
+            match stall:
+                case [str(ticket), int(stall_ns)] if stall_ns > most.get(ticket, (0, 0))[0]:
+                    most[ticket] = (stall_ns, rank)
+    for ticket, (stall_ns, rank) in most.items():
+        yield message("scope.trace_stalled", ticket=ticket, stall_ns=stall_ns, rank=rank)
 
 
 def _known(ranks: Sequence[_RankTraces]) -> Iterator[Limit]:

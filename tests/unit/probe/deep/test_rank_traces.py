@@ -32,6 +32,7 @@ class Rank:
         self.control.run_path, self.control.rank = run_path, 0
         self.traces = RankTraces(self.control)
         self.errors = []
+        self.asked_ns = []
         self.step = 5
         self.listeners.ended(5, self.errors.append)
 
@@ -50,7 +51,7 @@ class Rank:
         for _ in range(steps):
             torch.ones(4).mul(self.step)
             self.step += 1
-            self.listeners.ended(self.step, self.errors.append)
+            self.asked_ns.append(self.listeners.ended(self.step, self.errors.append))
 
 
 @pytest.fixture
@@ -84,6 +85,16 @@ def test_just_the_steps_that_were_promised_are_recorded(rank, run_path):
     events = json.loads(raw.path.read_text())["traceEvents"]
     assert sum(event.get("name") == "aten::mul" for event in events) == 2
     assert rank.traces.traced({"ticket": "t"})["stall_ns"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+def test_what_a_trace_takes_is_no_cost_of_the_hooks(rank):
+    """A trace of minutes made the probe record one step in a hundred afterwards."""
+    rank.prepare(7, 2)
+    rank.traces.commit({"ticket": "t"})
+    rank.train(5)
+    # It starts as step 7 begins, and stops as step 9 does.
+    assert [taken > 0 for taken in rank.asked_ns] == [False, True, False, True, False]
 
 
 def test_a_promise_that_nobody_held_it_to_is_forgotten(rank, run_path):

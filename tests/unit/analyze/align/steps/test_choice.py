@@ -38,6 +38,29 @@ def test_the_steps_of_most_detail_are_analysed_and_the_others_said():
     assert limit.endswith("those of the account 20 ns")
 
 
+def lengths_of(others):
+    """Return the limits of 100 steps of 10 ns, each fourth in full, some of others' own length."""
+    frame = pd.DataFrame({"rank": 0, "step": range(100), "dur_ns": 10})
+    frame["detail"] = ["full" if step % 4 == 0 else "steps" for step in range(100)]
+    frame["dur_ns"] = [others.get(step, 10) for step in range(100)]
+    return " ".join(texts(most_detailed(frame, np.arange(100)).limits))
+
+
+def test_long_steps_between_the_windows_are_named():
+    """A save of a minute in a step of which only the length is known went without a word."""
+    said = lengths_of({50: 710, 30: 110, 31: 30})
+    # 700 + 100 + 20 beyond the usual 10, of 1,820 in all.
+    assert "3 steps of these took at least 3 times the median step" in said
+    assert "beyond it is 45.1 % of all time" in said
+    assert said.index("50 (710 ns)") < said.index("30 (110 ns)") < said.index("31 (30 ns)")
+
+
+@pytest.mark.parametrize("others", [{}, {48: 710}, {50: 29}], ids=["none", "in the account", "few"])
+def test_steps_that_are_alike_or_in_the_account_are_not_named(others):
+    """A reader would look for what is in the account already, or for chance."""
+    assert "times the median step" not in lengths_of(others)
+
+
 @pytest.mark.parametrize(
     ("kept", "words"),
     [
