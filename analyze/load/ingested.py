@@ -34,7 +34,6 @@ from ..tables.table_folder import (
     close_to_others,
     damaged_ranks,
     read_folder,
-    stored_rows,
     write_folder,
 )
 from ..tables.trace import Trace
@@ -210,15 +209,6 @@ def counted_rows(path: Path, ranks: Collection[int]) -> tuple[Counter[int], int]
     for file in (path / FOLDER / "step").glob("*.parquet"):
         steps.update(rows_of_ranks(file))
     return records, sum(steps[rank] for rank in ranks)
-
-
-def most_rows_of_a_rank(path: Path) -> int:
-    """Return how many rows of a profiler the rank with the most has: an account holds those of one rank at a time.
-
-    Raises:
-        RunDirectoryError: A table cannot be read.
-    """
-    return max(stored_rows(path / FOLDER).values(), default=0)
 
 
 def _no_whole_rank(path: Path, damaged: Mapping[int, str]) -> RunDirectoryError:

@@ -7,6 +7,7 @@ which the dearest slow rank is slow, from their begin on; without a slow rank at
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +18,10 @@ from meshscope.probe.reader.rank_parts import segment_bytes
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.manifest import part_directories
 
-from ..load.ingested import is_ingested, most_rows_of_a_rank
+from ..load.ingested import is_ingested
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.part import StepRange
+from ..tables.table_folder import FOLDER, stored_rows
 from ..wording.message import message
 from .blocks import Blocks
 from .slow_ranks import FirstAnswer
@@ -31,6 +33,9 @@ ACCOUNT_ROW_BYTES = 1000
 """What a record takes in an account, at most."""
 PROFILED_ROW_BYTES, READ_ROW_BYTES = 300, 70
 """What a kernel, an operator or a call takes in an account that looks at it, and while the steps are picked out."""
+
+
+NOTHING_PROFILED: Mapping[int, int] = {}
 
 
 class AccountSteps(NamedTuple):
@@ -50,7 +55,7 @@ def account_steps(
     answer: FirstAnswer | None,
     most_rows: int,
     within: StepRange | None = None,
-    profiled: int = 0,
+    profiled: Mapping[int, int] = NOTHING_PROFILED,
 ) -> AccountSteps | None:
     """Return the steps to account for; None where the records of all have room.
 
@@ -59,7 +64,7 @@ def account_steps(
         answer: What its summaries say of slow ranks; None if nothing.
         most_rows: Records that have room.
         within: The steps to choose from; all if not given.
-        profiled: The ``profiled_rows`` of the run; steps have equally many.
+        profiled: The ``profiled_rows`` of the run.
     """
     table = blocks.steps
     steps = table["step"].to_numpy()
@@ -67,8 +72,9 @@ def account_steps(
     if within is not None:
         wanted = (steps >= within.first) & (steps <= within.last)
     records = table["records"].to_numpy()[wanted].astype(np.float64)
-    of_step = profiled / max(len(steps), 1) * PROFILED_ROW_BYTES / ACCOUNT_ROW_BYTES
-    steps, rows = steps[wanted], records + of_step
+    steps = steps[wanted]
+    seen = np.array([profiled.get(step, 0) for step in steps.tolist()], dtype=np.float64)
+    rows = records + seen * PROFILED_ROW_BYTES / ACCOUNT_ROW_BYTES
     if rows.sum() <= most_rows:
         return None
     begin, end, rank = _of_slow_rank(answer, steps, rows, most_rows) or (
@@ -88,16 +94,18 @@ def rows_in(limit_bytes: float) -> int:
     return max(int((limit_bytes - ACCOUNT_BYTES) / ACCOUNT_ROW_BYTES), 0)
 
 
-def profiled_rows(run: Path) -> int:
-    """Return how many kernels, operators and calls the rank with the most has of an ingested run; 0 of a recorded one.
+def profiled_rows(run: Path) -> Mapping[int, int]:
+    """Return how many kernels, operators and calls each step has, -1 for none, of the rank with the most there.
+
+    An account holds those of one rank at a time. Of a run that is still being recorded they are not known.
 
     Raises:
         RunDirectoryError: A table cannot be read.
     """
-    return most_rows_of_a_rank(run) if is_ingested(run) else 0
+    return stored_rows(run / FOLDER)
 
 
-def beside_account(run: Path, profiled: int = 0) -> float:
+def beside_account(run: Path, profiled: Mapping[int, int] = NOTHING_PROFILED) -> float:
     """Return what reading the records of a run takes beside them, bytes.
 
     Those of an ingested run are read by their steps, but for what a profiler saw. A recorded rank is looked through for its
@@ -107,11 +115,12 @@ def beside_account(run: Path, profiled: int = 0) -> float:
         run: A run directory.
         profiled: Its ``profiled_rows``.
     """
+    of_profiler = float(sum(profiled.values()) * READ_ROW_BYTES)
     if is_ingested(run):
-        return float(profiled * READ_ROW_BYTES)
+        return of_profiler
     parts = [[*own.values()] for own in part_directories(run).values()]
     largest = max(parts, key=lambda own: sum(map(segment_bytes, own)), default=[])
-    return looking_bytes(sum(map(unpacked_bytes, largest)))
+    return of_profiler + looking_bytes(sum(map(unpacked_bytes, largest)))
 
 
 def require_room(chosen: AccountSteps | None, limit_bytes: float, beside_bytes: float) -> None:

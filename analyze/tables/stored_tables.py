@@ -318,6 +318,23 @@ def rows_of_ranks(file: Path) -> dict[int, int]:
     return {one["values"]: one["counts"] for one in counts.to_pylist()}
 
 
+def rows_of_steps(file: Path) -> dict[tuple[int, int], int]:
+    """Return how many rows of a file each rank has in each step, -1 for none; nothing but these two is read.
+
+    Raises:
+        RunDirectoryError: It cannot be read.
+    """
+    try:
+        with to_read(file) as source, pq.ParquetFile(source) as parquet:
+            counts = parquet.read(columns=["rank", "step"]).group_by(["rank", "step"])
+            found = counts.aggregate([([], "count_all")]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(file, error) from error
+    return {
+        (one["rank"], -1 if one["step"] is None else one["step"]): one["count_all"] for one in found
+    }
+
+
 def _row_count(file: Path) -> int:
     try:
         return int(pq.read_metadata(to_read(file)).num_rows)

@@ -38,7 +38,7 @@ from .stored_tables import (
     Tables,
     open_stored,
     read_tables,
-    rows_of_ranks,
+    rows_of_steps,
     write_table,
 )
 from .trace import Trace
@@ -171,17 +171,19 @@ def read_folder(
 
 
 def stored_rows(folder: Path) -> Counter[int]:
-    """Return how many rows each rank has in the large tables; footers and ranks are read.
+    """Return how many rows the large tables have in each step, -1 for none, of the rank with the most there.
 
     Raises:
         RunDirectoryError: A table cannot be read.
     """
-    listed, found = read_list(folder).tables, Counter[int]()
+    listed, found = read_list(folder).tables, Counter[tuple[int, int]]()
     for name in STORED:
         for file in _files_of(folder / name, listed.get(name)):
-            is_known = file.ranks and file.is_shared
-            found.update(file.ranks if is_known else rows_of_ranks(file.path))
-    return found
+            found.update(rows_of_steps(file.path))
+    most = Counter[int]()
+    for (_, step), rows in found.items():
+        most[step] = max(most[step], rows)
+    return most
 
 
 def _read_again(spec: TableSpec, files: Sequence[Path], wanted: Selection) -> pa.Table:

@@ -231,11 +231,12 @@ def test_what_a_profiler_saw_has_its_room(tmp_path):
     source = tmp_path / "rank0.json"
     source.write_text(json.dumps({"traceEvents": [*kernels, *steps]}))
     ingested = ingest(source, Keeping(runs_dir=tmp_path / "runs")).path
-    assert profiled_rows(ingested) == 404
-    assert beside_account(ingested, 404) == 404 * READ_ROW_BYTES
+    profiled = profiled_rows(ingested)
+    assert profiled == {0: 101, 1: 101, 2: 101, 3: 101}
+    assert beside_account(ingested, profiled) == 404 * READ_ROW_BYTES
     blocks = blocks_of(write_summaries(ingested, InThisProcess(), lambda _: None))
-    assert account_steps(blocks, None, 1000, profiled=404) is None
-    chosen = account_steps(blocks, None, 75, profiled=404)
+    assert account_steps(blocks, None, 1000, profiled=profiled) is None
+    chosen = account_steps(blocks, None, 75, profiled=profiled)
     assert chosen.steps.last - chosen.steps.first == 1
     assert chosen.size_bytes == pytest.approx(
         chosen.rows * ACCOUNT_ROW_BYTES + 202 * PROFILED_ROW_BYTES
