@@ -46,9 +46,10 @@ def read_capture(path: Path, wanted: Wanted, *, keeps_traces: bool) -> Trace:
     """
     capture = read_run(path, wanted)
     found = with_possible_times(_trace_of(path, capture))
-    cache = DeepCache(path) if keeps_traces and not is_closed(path) else None
-    within = wanted.steps if wanted.sieves else None
-    found = with_deep_traces(found, capture.rank_manifests, cache, within)
+    if wanted.in_depth:
+        cache = DeepCache(path) if keeps_traces and not is_closed(path) else None
+        within = wanted.steps if wanted.sieves else None
+        found = with_deep_traces(found, capture.rank_manifests, cache, within)
     del capture
     found = passed(found, OWN)
     # What reading took beside the tables: a tenth of a large capture.

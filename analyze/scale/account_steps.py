@@ -19,6 +19,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.manifest import part_directories
 
 from ..load.ingested import is_ingested
+from ..read.deep_traces.files import expected_events
 from ..tables.arrays import FloatArray, IntArray
 from ..tables.part import StepRange
 from ..tables.table_folder import FOLDER, stored_rows
@@ -31,7 +32,7 @@ ACCOUNT_BYTES = 250_000_000
 """What an account holds beside records."""
 ACCOUNT_ROW_BYTES = 1000
 """What a record takes in an account, at most."""
-PROFILED_ROW_BYTES, READ_ROW_BYTES = 300, 70
+PROFILED_ROW_BYTES, READ_ROW_BYTES = 400, 70
 """What a kernel, an operator or a call takes in an account that looks at it, and while the steps are picked out."""
 
 
@@ -97,12 +98,12 @@ def rows_in(limit_bytes: float) -> int:
 def profiled_rows(run: Path) -> Mapping[int, int]:
     """Return how many kernels, operators and calls each step has, -1 for none, of the rank with the most there.
 
-    An account holds those of one rank at a time. Of a run that is still being recorded they are not known.
+    An account holds those of one rank at a time. Before the deep traces of a run were read, their sizes tell.
 
     Raises:
         RunDirectoryError: A table cannot be read.
     """
-    return stored_rows(run / FOLDER)
+    return stored_rows(run / FOLDER) or expected_events(run)
 
 
 def beside_account(run: Path, profiled: Mapping[int, int] = NOTHING_PROFILED) -> float:

@@ -71,7 +71,7 @@ def _records_of(run: Path, rank: int, limit_bytes: float | None) -> Trace:
             found = pieces.trace(*pieces.ranges[0]) if pieces.ranges else None
             if found is not None:
                 return found
-    return load_trace(run, wanted=Wanted(ranks=(rank,)))
+    return load_trace(run, wanted=Wanted(ranks=(rank,), in_depth=False))
 
 
 def layout_of_run(run: Path, ranks: Sequence[int]) -> ParallelLayout | None:

@@ -134,7 +134,13 @@ class RankPieces:
 
     def _own(self, steps: tuple[int, int], sieves: Mapping[Path, Sieve]) -> Trace | None:
         """Return what the rank shows alone of what is kept of it; None without steps."""
-        wanted = Wanted(most_rows=_ALL_ROWS, ranks=(self._rank,), steps=steps, sieves=sieves)
+        wanted = Wanted(
+            most_rows=_ALL_ROWS,
+            ranks=(self._rank,),
+            steps=steps,
+            sieves=sieves,
+            in_depth=False,
+        )
         return next(taken_together(load_trace(self._run, wanted=wanted), [self._rank]), None)
 
 

@@ -218,7 +218,9 @@ def _summarised(segment: Segment, portions: _Portions) -> Iterator[pa.Table]:
             yield _summarised_in_pieces(segment, ranks[0], portions.room_bytes)
             continue
         # One rank has room whole: what is left out of a run without room would be missing in a row.
-        trace = load_trace(segment.run, wanted=Wanted(most_rows=_ALL_ROWS, ranks=ranks))
+        # A few steps in depth would be other work than the rest of the run.
+        wanted = Wanted(most_rows=_ALL_ROWS, ranks=ranks, in_depth=False)
+        trace = load_trace(segment.run, wanted=wanted)
         rows = summarise(trace, ranks)
         del trace
         _release(segment)

@@ -27,6 +27,7 @@ class Wanted(NamedTuple):
         on_bytes: Is told how many more bytes were read.
         ranks: Ranks that are read; None for all.
         sieves: What is kept of some parts as they are read, by their directories; of ``steps`` then.
+        in_depth: Whether deep traces are read too: each is larger than all else of its rank.
     """
 
     steps: tuple[int, int] | None = None
@@ -34,6 +35,7 @@ class Wanted(NamedTuple):
     on_bytes: Callable[[int], None] = lambda _: None
     ranks: Collection[int] | None = None
     sieves: Mapping[Path, Sieve] = MappingProxyType({})
+    in_depth: bool = True
 
 
 WANTED = Wanted()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,10 @@ from ...wording.limits import Limit
 from ...wording.message import Message, message
 from ..file_limits import shared_notes
 
+EVENT_BYTES = 250
+"""Text of an event of a trace, at the least on average: operators of a CPU have 420, launches and kernels 270 and more."""
+_LENGTH_BYTES = 4
+"""At the end of a compressed file: how long it was, modulo 2**32."""
 _CLAIMED = ".sealing"
 """What a file was called while it was being compressed, in runs of earlier versions."""
 
@@ -67,6 +74,38 @@ def trace_files(part: Path) -> list[Path]:
     if folder.is_symlink() or not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+
+
+def expected_events(run_path: Path) -> Counter[int]:
+    """Return how many events the traces of each step may have, of the rank with the most, by their sizes.
+
+    Steps of a rank that was started again are those of its process: which of the run these are, only its records tell.
+    Its events are in step -1.
+    """
+    most = Counter[int]()
+    for parts in part_directories(run_path).values():
+        own = Counter[int]()
+        for path in (path for part in parts.values() for path in _listed(part)):
+            if (name := sealed_name(path)) is None:
+                continue
+            steps = range(name.first_step, name.last_step + 1) if len(parts) == 1 else (-1,)
+            own.update(dict.fromkeys(steps, _unpacked_bytes(path) // EVENT_BYTES // len(steps)))
+        most |= own
+    return most
+
+
+def _listed(part: Path) -> list[Path]:
+    try:
+        return trace_files(part)
+    except OSError:
+        return []
+
+
+def _unpacked_bytes(path: Path) -> int:
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(-_LENGTH_BYTES, os.SEEK_END)
+        return int.from_bytes(file.read(), "little")
+    return 0
 
 
 def deep_files(

@@ -1,5 +1,6 @@
 """The account of a run of many ranks: the first answer comes first, then the steps that matter, then nothing is left."""
 
+import gzip
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from meshscope.analyze import diagnose
 from meshscope.analyze.load.ingest import Keeping, ingest
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
+from meshscope.analyze.read.deep_traces.files import EVENT_BYTES
 from meshscope.analyze.scale.account_steps import (
     ACCOUNT_BYTES,
     ACCOUNT_ROW_BYTES,
@@ -40,6 +42,7 @@ from meshscope.analyze.tables.part import StepRange, of_steps
 from meshscope.cli import app
 from meshscope.probe.reader.part_sizes import unpacked_bytes
 from meshscope.probe.reader.wanted import MOST_ROWS_VARIABLE, Wanted
+from meshscope.probe.schema.deep_trace import FOLDER as TRACES
 from meshscope.probe.schema.layout import ParallelLayout
 from meshscope.probe.schema.manifest import rank_directory
 from meshscope.probe.schema.rundir import create_run
@@ -236,8 +239,25 @@ def test_what_a_profiler_saw_has_its_room(tmp_path):
     assert beside_account(ingested, profiled) == 404 * READ_ROW_BYTES
     blocks = blocks_of(write_summaries(ingested, InThisProcess(), lambda _: None))
     assert account_steps(blocks, None, 1000, profiled=profiled) is None
-    chosen = account_steps(blocks, None, 75, profiled=profiled)
+    chosen = account_steps(blocks, None, 90, profiled=profiled)
     assert chosen.steps.last - chosen.steps.first == 1
     assert chosen.size_bytes == pytest.approx(
         chosen.rows * ACCOUNT_ROW_BYTES + 202 * PROFILED_ROW_BYTES
     )
+
+
+def test_a_deep_trace_that_nobody_has_read_has_its_room(tmp_path):
+    """Fails when a limit is kept by the second look only: the first one reads the traces, and takes twice of it."""
+    run = create_run(tmp_path, "recorded", {"world_size": 2})
+    recorded_steps.record(run, steps=20)
+    assert profiled_rows(run) == {}
+    before = beside_account(run)
+    shutil.copytree(rank_directory(run, 0), rank_directory(run, 1))
+    for rank, events in enumerate((300, 500)):
+        folder = rank_directory(run, rank) / TRACES
+        folder.mkdir()
+        text = b" " * (events * EVENT_BYTES)
+        (folder / f"step000004-000008.a1.rank{rank:05d}.json.gz").write_bytes(gzip.compress(text))
+    profiled = profiled_rows(run)
+    assert profiled == dict.fromkeys(range(4, 9), 100)
+    assert beside_account(run, profiled) == before + 500 * READ_ROW_BYTES
