@@ -17,6 +17,7 @@ from ...tables.results import Where
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 from ...wording.words import exit_words
+from .issued import number_message
 
 MOST_LISTED = 32
 LEAST_SAID_NS = 50_000_000
@@ -46,7 +47,8 @@ def waited_for(trace: Trace, graph: WaitGraph, ranks: tuple[int, ...]) -> Iterat
         if last is None:
             yield message("hang.waited_for", **place)
         else:
-            yield message("hang.waited_for_after", **place, last=last)
+            own = number_message(trace, by_weight[at].key[0], last)
+            yield message("hang.waited_for_after", **place, last=own)
 
 
 def device_faults_of(trace: Trace, ranks: tuple[int, ...]) -> Iterator[Message]:
@@ -74,7 +76,8 @@ def operation_message(trace: Trace, found: OpenOperation) -> Message:
     group = group_message(trace, group_id)
     if source >= 0:
         return message("operation.transfer", source=source, target=target, group=group)
-    return message("operation.collective", kind=found.kind, seq=seq, group=group)
+    number = number_message(trace, group_id, seq)
+    return message("operation.collective", kind=found.kind, seq=number, group=group)
 
 
 def stuck_message(trace: Trace, found: OpenOperation) -> Message:
