@@ -12,7 +12,7 @@ from signal import SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 import msgspec
 import pandas as pd
 
-from ...align.steps.last_records import last_records_ns
+from ...align.steps.last_records import last_progress_ns
 from ...tables.trace import Trace
 from .hang import WaitGraph, wait_graph
 from .stacks import lost_a_peer, raised_elsewhere, timed_out, waits_for_others
@@ -63,6 +63,8 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Ctrl-C ended the first."""
     gave_up: tuple[int, ...] = ()
     """Ranks that an exception ended where they waited for others: a timeout, or a peer that was gone."""
+    done: tuple[int, ...] = ()
+    """Ranks that had ended in order before; the rest is about the others."""
 
 
 def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | None:
@@ -131,7 +133,7 @@ def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
     closed = times["closed"] & ~interrupted & ~gave_up
     if times.empty or ended.isna().any() or closed.any():
         return None
-    silent_ns = int(ended.min()) - int(last_records_ns(trace).max())
+    silent_ns = int(ended.min()) - int(last_progress_ns(trace).max())
     between_ns = int(ended.max() - ended.min())
     by_ctrl_c = bool(interrupted.to_numpy()[ended.astype("int64").to_numpy().argmin()])
     is_one_end = between_ns <= TOGETHER_NS or by_ctrl_c or bool(gave_up[ended == ended.min()].any())
@@ -144,6 +146,32 @@ def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
         between_ns=between_ns,
         interrupted=by_ctrl_c,
         gave_up=tuple(map(int, times.index[gave_up])),
+    )
+
+
+def left_behind(trace: Trace, patience_ns: float) -> Standstill | None:
+    """Return how long some ranks were silent until they were ended from outside, where the others had ended in order.
+
+    Args:
+        trace: A capture that broke off.
+        patience_ns: From which silence on a rank at work would have recorded something.
+    """
+    times = ends_of_ranks(trace)
+    in_order = times["wait_status"].fillna(0).eq(0).to_numpy(bool)
+    done = times["closed"] & times["ended_by"].isna() & in_order
+    left, ended = times[~done], times["ended_ns"]
+    if left.empty or not done.any() or ended.isna().any() or _raised(left).any():
+        return None
+    first_ns, last_ns = int(ended[~done].min()), int(ended[~done].max())
+    last = last_progress_ns(trace)
+    silent_ns = first_ns - int(last[last.index.isin(left.index)].max())
+    if first_ns <= ended[done].min() or silent_ns < max(patience_ns, LEAST_SILENCE_NS):
+        return None
+    return Standstill(
+        silent_ns=silent_ns,
+        between_ns=last_ns - first_ns,
+        interrupted=bool(_interrupted(left)[ended[~done].eq(first_ns)].any()),
+        done=tuple(map(int, times.index[done])),
     )
 
 

@@ -82,9 +82,13 @@ def _telling(
     # Who has waited for long is ended by a watchdog, by a signal.
     is_ended = moment is StackMoment.FATAL_SIGNAL and is_where_it_stood
     is_outside = moment in (StackMoment.OTHER_DIED, StackMoment.INTERRUPTED)
-    if moment is None or is_ended or (is_outside and stood):
+    goes_on = bool(stood.get("goes_on"))
+    if moment is None or is_ended or (is_outside and stood and not goes_on):
         return StackMoment.STANDSTILL, stood
-    is_raised = moment is StackMoment.RAISED and not stood.get("goes_on")
+    if is_outside:
+        # Who kept running is known best by where it was last.
+        return moment, {**last, "goes_on": goes_on}
+    is_raised = moment is StackMoment.RAISED and not goes_on
     if is_raised and place and is_where_it_stood and re.search(_BETWEEN_RANKS, place[0]):
         moment = StackMoment.TIMED_OUT
     return moment, last
@@ -310,7 +314,8 @@ def _places(frame: pd.DataFrame) -> pd.DataFrame:
     inner = frame["depth"] == 0
     file = frame["file"].str.replace(r"^.*[/\\]", "", regex=True)
     # A thread that goes on within a function is at another line of it by now.
-    line = (":" + frame["line"].astype(str)).where(~(inner & frame["goes_on"]), "")
+    is_past = frame["goes_on"] & frame["moment"].eq(StackMoment.STANDSTILL.value)
+    line = (":" + frame["line"].astype(str)).where(~(inner & is_past), "")
     places = frame["function"] + " (" + file + line + ")"
     callers = frame[~inner & ~frame["file"].str.contains(_LIBRARY)]
     callers = callers[callers.groupby("rank").cumcount() < _CALLERS]

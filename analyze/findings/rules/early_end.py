@@ -15,7 +15,14 @@ from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 from ...wording.words import exit_words
-from .standstill_words import SHOWN, device_faults_of, waited_for, where_of
+from .standstill_words import (
+    SHOWN,
+    device_faults_of,
+    step_counts,
+    steps_message,
+    waited_for,
+    where_of,
+)
 
 _WATCH_OF_WORKERS = r"[/\\]torch[/\\]utils[/\\]data[/\\]_utils[/\\]signal_handling\.py$"
 """Where torch raises that a worker of a DataLoader has died."""
@@ -96,7 +103,7 @@ def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
     """
     ended, waiting = graph.absent, graph.waiting
     is_more = len(ended) > len(waiting)
-    steps = _steps(trace, graph)
+    steps = step_counts(trace, ended, waiting)
     is_same = steps is not None and steps.others < steps.own
     said = _SAID[is_more, is_same]
     return Finding(
@@ -109,7 +116,7 @@ def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
         confidence=0.95,
         evidence=(
             message("fewer_batches.status", ended=_with_status_0(trace, ended)),
-            *(() if steps is None else _counts(ended, steps)),
+            *(() if steps is None else (steps_message(ended, steps),)),
             *waited_for(trace, graph, ended),
             *stack_messages(trace, waiting, most=SHOWN),
         ),
@@ -150,21 +157,3 @@ def _claim_of_ended(
     if is_same:
         return message("fewer_batches.left_out", ended=ended, waiting=len(waiting))
     return message("fewer_batches.claim", ended=ended, waiting=len(waiting))
-
-
-class _Steps(NamedTuple):
-    """How many steps ended: of ranks that ended in order, and of those that waited for them."""
-
-    own: int
-    others: int
-
-
-def _steps(trace: Trace, graph: WaitGraph) -> _Steps | None:
-    steps = trace.frame("step").groupby("rank")["step"].nunique()
-    own = steps[steps.index.isin(graph.absent)]
-    others = steps[steps.index.isin(graph.waiting)]
-    return _Steps(int(own.max()), int(others.max())) if len(own) and len(others) else None
-
-
-def _counts(ended: tuple[int, ...], steps: _Steps) -> Iterator[Message]:
-    yield message("fewer_batches.steps", ended=ended, own=steps.own, others=steps.others)

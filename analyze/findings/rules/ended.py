@@ -20,7 +20,7 @@ from ...account.hangs.stacks import (
     stack_places,
 )
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
-from ...align.steps.last_records import last_record_ns
+from ...align.steps.last_records import last_progress_ns
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...tables.trace import Trace
@@ -50,17 +50,25 @@ class _Kind(NamedTuple):
 
 def ends(account: Account) -> Iterator[Finding]:
     """How the job ended, where it broke off: who did not arrive, who died, or what ended them all."""
-    windows = account.windows
-    yield from how_it_ended(account.trace, windows.step_time_ns if windows.has_marks else None)
+    trace, windows = account.trace, account.windows
+    if trace.frame("progress").empty:
+        return
+    usual_ns = _usual_step_ns(trace)
+    # The account may be of few steps, as where ranks exchange nothing: then of the first one.
+    known = [windows.step_time_ns, *([] if usual_ns is None else [usual_ns])]
+    yield from how_it_ended(trace, min(known) if windows.has_marks else None)
 
 
 def ends_of(trace: Trace) -> tuple[Finding, ...]:
     """Return how the job of a capture ended, of all its steps; nothing where it did not break off."""
     if trace.frame("progress").empty:
         return ()
+    return tuple(found for found in how_it_ended(trace, _usual_step_ns(trace)) if found.is_end)
+
+
+def _usual_step_ns(trace: Trace) -> float | None:
     lengths = trace.frame("step")["dur_ns"]
-    usual_ns = float(lengths.median()) if len(lengths) else None
-    return tuple(found for found in how_it_ended(trace, usual_ns) if found.is_end)
+    return float(lengths.median()) if len(lengths) else None
 
 
 def how_it_ended(trace: Trace, step_time_ns: float | None) -> Iterator[Finding]:
@@ -117,7 +125,7 @@ def _ended(trace: Trace) -> Iterator[Finding]:
 
 def _silence_before(trace: Trace, ended_ns: int) -> Iterator[Message]:
     """Say that nothing was recorded long before the first end: who ended first may have given up waiting."""
-    last_ns = last_record_ns(trace)
+    last_ns = int(last_progress_ns(trace).max())
     if last_ns and ended_ns - last_ns >= LEAST_SILENCE_NS:
         yield message("crash.silent_before", silent_ns=ended_ns - last_ns)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from signal import SIGKILL
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -113,8 +114,29 @@ def killed_of(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
 def _is_outlived(ends: pd.DataFrame, ranks: pd.Index) -> bool:
     """Return whether others ended after some ranks, and otherwise: else a launcher may have killed these as the last."""
     others = ends.loc[ends.index.difference(ranks)]
+    # A launcher kills one after the other, which takes a busy host a while.
+    others = others[others["wait_status"].ne(SIGKILL).fillna(value=True).astype(bool)]
     own_ns = ends.loc[ranks, "ended_ns"].max()
     return pd.isna(own_ns) or bool((others["until_ns"] >= own_ns + LED_BY_NS).any())
+
+
+class StepCounts(NamedTuple):
+    """How many steps ended: of ranks that ended in order, and of those that did not."""
+
+    own: int
+    others: int
+
+
+def step_counts(trace: Trace, ended: Sequence[int], others: Sequence[int]) -> StepCounts | None:
+    """Return the steps of ranks that ended in order and of others; None where either has none."""
+    steps = trace.frame("step").groupby("rank")["step"].nunique()
+    own, rest = steps[steps.index.isin(ended)], steps[steps.index.isin(others)]
+    return StepCounts(int(own.max()), int(rest.max())) if len(own) and len(rest) else None
+
+
+def steps_message(ended: Sequence[int], steps: StepCounts) -> Message:
+    """Return with how many steps ranks ended, and how many the others had."""
+    return message("fewer_batches.steps", ended=ended, own=steps.own, others=steps.others)
 
 
 def group_message(trace: Trace, group_id: str) -> Message:

@@ -342,8 +342,11 @@ def test_a_worker_that_died_or_failed_is_told(function, file, code):
 def test_the_last_rank_that_a_launcher_killed_had_no_want_of_memory():
     """Fails when a rank in a debugger, which a launcher had to kill, sends its user to the kernel's log."""
     ends = dict.fromkeys(range(3), (30_000, SIGTERM, None))
-    for killed_ms, is_told in ((60_000, False), (29_900, True)):
-        own = ends | {3: (killed_ms, SIGKILL, None)}
+    killed = dict.fromkeys(range(3), (30_000, SIGKILL, None))
+    for others, killed_ms, is_told in (
+        (ends, 60_000, False), (ends, 29_900, True), (killed, 29_900, False),
+    ):  # fmt: skip
+        own = others | {3: (killed_ms, SIGKILL, None)}
         found = ends_of(job(own, behind=(3,), steps=4))[0]
         assert found.where["ranks"] == [3]
         assert any(fact.code == "crash.killed" for fact in found.evidence) is is_told
