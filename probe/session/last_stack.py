@@ -48,6 +48,11 @@ class LastStack:
         self._is_final = False
         self._fatal = FatalStack()
 
+    @property
+    def is_final(self) -> bool:
+        """Whether an exception has ended the program: what it stands in then is its exit."""
+        return self._is_final
+
     def open(self, directory: Path | None) -> None:
         """Have the interpreter write the stacks where a signal ends the process, once its rank records."""
         if directory is not None:

@@ -387,7 +387,8 @@ class Session:
             if not self._closed:
                 watch.look()
                 self._levels.look_for_order()
-                standstill.look()
+                if not self._stack.is_final:
+                    standstill.look()
                 self._stack.look()
             self._write_facts()
 

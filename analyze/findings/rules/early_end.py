@@ -20,6 +20,7 @@ from .standstill_words import (
     device_faults_of,
     step_counts,
     steps_message,
+    unlike_passes,
     waited_for,
     where_of,
 )
@@ -117,6 +118,7 @@ def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
         evidence=(
             message("fewer_batches.status", ended=_with_status_0(trace, ended)),
             *(() if steps is None else (steps_message(ended, steps),)),
+            *unlike_passes(trace),
             *waited_for(trace, graph, ended),
             *stack_messages(trace, waiting, most=SHOWN),
         ),

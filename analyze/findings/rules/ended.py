@@ -28,11 +28,13 @@ from ...wording.message import Message, message
 from ...wording.words import exit_words
 from .hang import hang_findings
 from .mismatch import MISMATCHES
-from .standstill_words import SHOWN, where_of, with_attempt
+from .standstill_words import SHOWN, unlike_passes, where_of, with_attempt
 
 _INTERRUPTED = frozenset({KeyboardInterrupt.__name__, SIGINT.name, f"exit code {128 + SIGINT}"})
 _UNKNOWN = "unknown"
 _IN_ORDER = "in order"
+_ENDED_FIRST = "ended_first"
+"""The cause where ranks failed after others had ended in order."""
 
 
 class _Kind(NamedTuple):
@@ -113,6 +115,7 @@ def _ended(trace: Trace) -> Iterator[Finding]:
         removal_gain_frac=None,
         confidence=said.confidence,
         evidence=(
+            *(unlike_passes(trace) if said.cause == _ENDED_FIRST else ()),
             message("crash.all_ended", between_ns=between_ns, rank=first),
             *silence,
             *(_way(str(way), _ranks(own)) for way, own in ways.groupby(ways)),
@@ -230,7 +233,7 @@ def _failed_after(ways: pd.Series[str], failed: list[int], calls: Mapping[int, s
             *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
             message("crash.after_end", ended=ended, ranks=failed, how=sorted(set(ways[failed]))),
             message("crash.remedy_message_after_end", ranks=failed),
-            "ended_first",
+            _ENDED_FIRST,
             tuple(failed),
         )
     return _Kind(
@@ -239,6 +242,6 @@ def _failed_after(ways: pd.Series[str], failed: list[int], calls: Mapping[int, s
         message("crash.remedy_after_most_ended", ranks=failed)
         if is_more
         else message("crash.remedy_after_end", ended=ended),
-        "ended_first",
+        _ENDED_FIRST,
         tuple(failed if is_more else ended),
     )

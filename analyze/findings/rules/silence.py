@@ -34,6 +34,7 @@ from .standstill_words import (
     killed_of,
     step_counts,
     steps_message,
+    unlike_passes,
     where_of,
     with_attempt,
 )
@@ -111,6 +112,7 @@ def _left_behind(trace: Trace, patience_ns: tuple[float, float]) -> Iterator[Fin
         evidence=(
             *stack_messages(trace, left, most=SHOWN),
             *(() if steps is None else (steps_message(found.done, steps),)),
+            *unlike_passes(trace),
             *killed_of(trace, left),
             *((_interrupt_of(left, found),) if found.interrupted else ()),
         ),

@@ -12,6 +12,7 @@ import pandas as pd
 from ...account.devices.faults import fault_messages, faulty_devices
 from ...account.hangs.ended import LED_BY_NS, OWN_SIGNALS, ends_of_ranks, waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
+from ...account.hangs.passes_apart import passes_apart
 from ...account.hangs.unequal_transfers import transfer_ends
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Where
@@ -137,6 +138,25 @@ def step_counts(trace: Trace, ended: Sequence[int], others: Sequence[int]) -> St
 def steps_message(ended: Sequence[int], steps: StepCounts) -> Message:
     """Return with how many steps ranks ended, and how many the others had."""
     return message("fewer_batches.steps", ended=ended, own=steps.own, others=steps.others)
+
+
+def unlike_passes(trace: Trace) -> Iterator[Message]:
+    """Yield in which step ranks made other numbers of passes than most, where that was recorded."""
+    found = passes_apart(trace)
+    if found is None:
+        return
+    values = {
+        "step": found.step,
+        "ranks": found.ranks,
+        "forward": found.own.forward,
+        "backward": found.own.backward,
+        "usual_forward": found.usual.forward,
+        "usual_backward": found.usual.backward,
+    }
+    if found.steps == 1:
+        yield message("fewer_batches.passes_once", **values)
+    else:
+        yield message("fewer_batches.passes", **values, steps=found.steps)
 
 
 def group_message(trace: Trace, group_id: str) -> Message:
