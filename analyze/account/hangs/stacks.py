@@ -188,12 +188,15 @@ def meeting(trace: Trace) -> Meeting | None:
     return None
 
 
-def away_from_call(trace: Trace, lost: Collection[int]) -> Meeting | None:
+def away_from_call(
+    trace: Trace, lost: Collection[int], dead: Collection[int] = ()
+) -> Meeting | None:
     """Return the one call, or pass, in which ranks stand while the others are known to be elsewhere.
 
     Args:
         trace: The capture.
         lost: Ranks whose processes showed no sign of life meanwhile: they have no stacks.
+        dead: Ranks that were killed before the others ended: of these a stack may lack.
     """
     inner = standing_inner(trace)
     inner = inner[_is_between_ranks(inner)]
@@ -202,7 +205,7 @@ def away_from_call(trace: Trace, lost: Collection[int]) -> Meeting | None:
     functions = set(calls_by_rank(trace).values()) or set(inner["function"].map(_in_words))
     known = set(map(int, trace.frame("standing")["rank"])) | set(lost)
     absent = known - waiting
-    if not absent or len(functions) != 1 or not known.issuperset(trace.ranks):
+    if not absent or len(functions) != 1 or not (known | set(dead)).issuperset(trace.ranks):
         return None
     return Meeting(functions.pop(), tuple(sorted(waiting)), tuple(sorted(absent)))
 

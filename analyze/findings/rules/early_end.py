@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from meshscope.probe.schema.terms import FindingKind, Severity, StackMoment
 
-from ...account.hangs.ended import Death, ends_of_ranks
+from ...account.hangs.ended import Death
 from ...account.hangs.hang import WaitGraph
+from ...account.hangs.rank_ends import ends_of_ranks
 from ...account.hangs.stacks import stack_messages
 from ...tables.results import Finding
 from ...tables.trace import Trace

@@ -11,7 +11,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...account.hangs.ended import LEAST_SILENCE_NS, ends_of_ranks
+from ...account.hangs.rank_ends import ends_of_ranks
 from ...account.hangs.stacks import (
     MESSAGES,
     calls_by_rank,
@@ -19,6 +19,7 @@ from ...account.hangs.stacks import (
     stack_messages,
     stack_places,
 )
+from ...account.hangs.standstill import LEAST_SILENCE_NS
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
 from ...align.steps.last_records import last_progress_ns
 from ...explain.run_account import Account

@@ -9,13 +9,14 @@ killed together, the job stood still, though no record says in what.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from signal import SIGKILL
 
 import numpy as np
 
 from meshscope.probe.schema.terms import FindingKind, Severity, StepDetail
 
-from ...account.hangs.ended import Standstill, ends_of_ranks, left_behind, stood_still
 from ...account.hangs.hang import WaitGraph
+from ...account.hangs.rank_ends import ends_of_ranks, killed_first
 from ...account.hangs.stacks import (
     Meeting,
     away_from_call,
@@ -23,12 +24,14 @@ from ...account.hangs.stacks import (
     meeting,
     stack_messages,
 )
+from ...account.hangs.standstill import Standstill, left_behind, stood_still
 from ...account.hangs.unrecorded_ranks import lost_ranks
 from ...align.steps.last_records import last_record_ns
 from ...tables.arrays import IntArray
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
+from ...wording.words import exit_words
 from .standstill_words import (
     SHOWN,
     killed_of,
@@ -64,8 +67,9 @@ def all_silent(
         yield from _left_behind(trace, patience_ns)
         return
     claim = message("hang.job", silent_ns=found.silent_ns)
-    met = meeting(trace) or away_from_call(trace, lost_ranks(trace))
-    evidence = [_together(trace, found), message("hang.no_open")]
+    dead = killed_first(trace)
+    met = meeting(trace) or away_from_call(trace, lost_ranks(trace), dead)
+    evidence = [*(_deaths(trace, dead) or [_together(trace, found)]), message("hang.no_open")]
     calls = () if met is not None else different_calls(trace)
     if calls:
         said = [message("hang.call_of", ranks=one.waiting, function=one.function) for one in calls]
@@ -90,6 +94,16 @@ def all_silent(
         ),
         remedy=_remedy(trace, met, calls),
     )
+
+
+def _deaths(trace: Trace, ranks: tuple[int, ...]) -> list[Message]:
+    """Return which ranks were killed at the end of the silence, before the others ended."""
+    if not ranks:
+        return []
+    status = ends_of_ranks(trace).loc[list(ranks), "wait_status"].astype(int)
+    how = sorted(set(map(exit_words, status)))
+    said = [message("hang.then_died", ranks=ranks, how=how)]
+    return [*said, message("crash.killed")] if SIGKILL in set(status) else said
 
 
 def _left_behind(trace: Trace, patience_ns: tuple[float, float]) -> Iterator[Finding]:

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from ...account.devices.faults import fault_messages, faulty_devices
-from ...account.hangs.ended import LED_BY_NS, OWN_SIGNALS, ends_of_ranks, waited_until_ns
+from ...account.hangs.ended import waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
 from ...account.hangs.passes_apart import passes_apart
+from ...account.hangs.rank_ends import LED_BY_NS, OWN_SIGNALS, ends_of_ranks
 from ...account.hangs.unequal_transfers import transfer_ends
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Where

@@ -352,6 +352,18 @@ def test_the_last_rank_that_a_launcher_killed_had_no_want_of_memory():
         assert any(fact.code == "crash.killed" for fact in found.evidence) is is_told
 
 
+@pytest.mark.parametrize(("status", "is_first"), [(SIGKILL, True), (SIGTERM, False)])
+def test_who_is_killed_in_a_hang_hides_not_who_did_not_come(status, is_first):
+    """Fails when one rank that is killed, so that its stack lacks, leaves a hang of another without a name."""
+    ends = dict.fromkeys((0, 2, 3), (9_080, SIGTERM, None)) | {1: (9_000, status, None)}
+    waits = dict.fromkeys((0, 3), (TORCH, "all_reduce", "other_died"))
+    trace = seen(job(ends, steps=20), waits | {2: ("/job/io.py", "load_shard", "other_died")})
+    (found,) = ends_of(trace)
+    assert (found.kind, found.where["ranks"] == [2]) == ("hang", is_first)
+    said = "Rank 1 then died first (SIGKILL), and the others because of it"
+    assert (said in map(str, found.evidence)) is is_first
+
+
 def test_a_stage_that_waits_in_a_send_is_not_blamed_for_the_one_that_receives_nothing():
     """Fails when the middle of a pipeline is named, and the last stage, which reads a file, is not even shown."""
     ends = {rank: (20_000 + rank, SIGINT, "KeyboardInterrupt") for rank in range(3)}
