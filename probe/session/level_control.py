@@ -20,8 +20,8 @@ from ..schema.errors import ConfigError
 from ..schema.manifest import RECORDING_KEY
 from ..schema.message import Message, message, message_to_cell
 from ..schema.sampling import (
-    FIRST_SEQ_BITS,
     EARLY_WINDOW_STEPS,
+    FIRST_SEQ_BITS,
     MOST_ONE_IN,
     WINDOW_STEPS,
     begins_window,

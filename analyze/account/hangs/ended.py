@@ -20,6 +20,7 @@ from .rank_ends import (
     ended_by_ctrl_c,
     ended_by_error,
     ended_by_giving_up,
+    ended_by_sigterm,
     ends_of_ranks,
 )
 from .stacks import lost_a_peer, raised_elsewhere
@@ -114,7 +115,8 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
         return None
     raised, is_first = ended_by_error(times), times["ended_ns"] == ended.min()
     by_ctrl_c = times.loc[is_first, "ended_by"].eq(KeyboardInterrupt.__name__).any()
-    if by_ctrl_c or (ended_by_ctrl_c(times) & ~raised).all():
+    from_outside = ended_by_sigterm(times) | (ended_by_ctrl_c(times) & ~raised)
+    if by_ctrl_c or from_outside.all():
         return None
     gave_up = ended_by_giving_up(trace, times)
     silent = None if (raised & ~gave_up)[is_first].any() else stood_still(trace, 0.0)

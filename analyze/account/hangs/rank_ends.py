@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from signal import SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV
+from signal import SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
 import pandas as pd
 
@@ -48,6 +48,11 @@ def ended_by_ctrl_c(times: pd.DataFrame) -> pd.Series[bool]:
     """Return which ranks are known to have ended by Ctrl-C."""
     by_status = times["wait_status"].isin([SIGINT, (128 + SIGINT) << 8])
     return times["ended_by"].isin([KeyboardInterrupt.__name__]) | by_status
+
+
+def ended_by_sigterm(times: pd.DataFrame) -> pd.Series[bool]:
+    """Return which ranks are known to have ended by SIGTERM; a handler of the program may exit with its code."""
+    return times["wait_status"].isin([SIGTERM, (128 + SIGTERM) << 8])
 
 
 def ended_by_error(times: pd.DataFrame) -> pd.Series[bool]:

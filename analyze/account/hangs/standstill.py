@@ -6,7 +6,13 @@ import msgspec
 
 from ...align.steps.last_records import last_progress_ns
 from ...tables.trace import Trace
-from .rank_ends import ended_by_ctrl_c, ended_by_error, ended_by_giving_up, ends_of_ranks
+from .rank_ends import (
+    ended_by_ctrl_c,
+    ended_by_error,
+    ended_by_giving_up,
+    ended_by_sigterm,
+    ends_of_ranks,
+)
 from .stacks import timed_out
 
 TOGETHER_NS = 1_000_000_000
@@ -45,7 +51,7 @@ def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
     times = ends_of_ranks(trace)
     ended = times["ended_ns"]
     interrupted, gave_up = ended_by_ctrl_c(times), ended_by_giving_up(trace, times)
-    closed = times["closed"] & ~interrupted & ~gave_up
+    closed = times["closed"] & ~interrupted & ~gave_up & ~ended_by_sigterm(times)
     if times.empty or ended.isna().any() or closed.any():
         return None
     silent_ns = int(ended.min()) - int(last_progress_ns(trace).max())

@@ -32,6 +32,8 @@ from .mismatch import MISMATCHES
 from .standstill_words import SHOWN, unlike_passes, where_of, with_attempt
 
 _INTERRUPTED = frozenset({KeyboardInterrupt.__name__, SIGINT.name, f"exit code {128 + SIGINT}"})
+_TERMINATED = frozenset({SIGTERM.name, f"exit code {128 + SIGTERM}"})
+"""A handler of the program may end it by ``sys.exit`` with the code that shells give."""
 _UNKNOWN = "unknown"
 _IN_ORDER = "in order"
 _ENDED_FIRST = "ended_first"
@@ -154,7 +156,9 @@ def way_words(times: pd.DataFrame) -> pd.Series[str]:
     words = {own: exit_words(int(own)) if own else _IN_ORDER for own in status.dropna().unique()}
     by_status = status.astype(object).map(words)
     otherwise = times["closed"].map({True: _IN_ORDER, False: _UNKNOWN})
-    ways: pd.Series[str] = times["ended_by"].astype(object)
+    # Of ``sys.exit`` the code says more.
+    is_exit = times["ended_by"].eq(SystemExit.__name__) & by_status.notna()
+    ways: pd.Series[str] = times["ended_by"].astype(object).mask(is_exit)
     ways = ways.where(ways.notna(), by_status.astype(object))
     return ways.where(ways.notna(), otherwise).astype(str)
 
@@ -174,7 +178,7 @@ def _kind_of(ways: pd.Series[str], calls: Mapping[int, str]) -> _Kind | None:
             message("job_ended.interrupted_remedy"),
             "interrupted",
         )
-    if ways[first] == SIGTERM.name:
+    if ways[first] in _TERMINATED:
         return _Kind(
             *(FindingKind.JOB_ENDED, Severity.INFO, 0.8),
             message("job_ended.terminated", ranks=_ranks(ways)),
@@ -188,7 +192,7 @@ def _kind_of(ways: pd.Series[str], calls: Mapping[int, str]) -> _Kind | None:
             message("job_ended.killed_remedy"),
             "killed",
         )
-    failed = _ranks(ways[~ways.isin((_UNKNOWN, _IN_ORDER, SIGTERM.name))])
+    failed = _ranks(ways[~ways.isin({_UNKNOWN, _IN_ORDER, *_TERMINATED})])
     if ways[first] == _IN_ORDER and failed:
         return _failed_after(ways, failed, calls)
     if ways[first] in (_UNKNOWN, _IN_ORDER):

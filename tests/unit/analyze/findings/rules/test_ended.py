@@ -131,6 +131,18 @@ ALL = range(4)
             "The job was ended from outside: SIGTERM to ranks 0, 1, 2 and 3",
         ),
         (
+            {r: (r, 143 << 8, "SystemExit") for r in ALL},
+            "job_ended",
+            "info",
+            "The job was ended from outside: SIGTERM to ranks 0, 1, 2 and 3",
+        ),
+        (
+            {r: (r, 3 << 8, "SystemExit") for r in ALL},
+            "crash",
+            "critical",
+            "The job died: rank 0 ended first (exit code 3)",
+        ),
+        (
             {r: (r, SIGKILL, None) for r in ALL},
             "job_ended",
             "warning",
@@ -150,8 +162,10 @@ ALL = range(4)
         ),
         ({r: (r, None, None) for r in ALL}, None, None, None),
     ],
-    ids=["interrupted", "terminated", "killed", "error", "after one in order", "unknown"],
-)
+    ids=[
+        "interrupted", "terminated", "terminated, as a handler exits", "exit code", "killed", "error", "after one in order", "unknown",
+    ],
+)  # fmt: skip
 def test_the_way_in_which_all_ended_is_reported(ends, kind, severity, claim):
     """Fails when the first word on a job that died is how its communication was."""
     found = ends_of(job(ends))
