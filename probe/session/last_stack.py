@@ -48,18 +48,19 @@ class LastStack:
         self._is_final = False
         self._fatal = FatalStack()
 
-    @property
-    def is_final(self) -> bool:
-        """Whether an exception has ended the program: what it stands in then is its exit."""
-        return self._is_final
-
     def open(self, directory: Path | None) -> None:
         """Have the interpreter write the stacks where a signal ends the process, once its rank records."""
         if directory is not None:
             self._guarded(lambda: self._fatal.open(directory))
 
-    def look(self) -> None:
-        """Look now and then whether the program has closed the file for that; any thread."""
+    def look(self, at_standstill: Callable[[], object]) -> None:
+        """Look now and then whether the program has closed the file for that; any thread.
+
+        Args:
+            at_standstill: Looks where the program stands; not once an exception has ended it: it stands in its exit.
+        """
+        if not self._is_final:
+            at_standstill()
         self._guarded(self._fatal.look)
 
     def close(self) -> None:

@@ -387,9 +387,7 @@ class Session:
             if not self._closed:
                 watch.look()
                 self._levels.look_for_order()
-                if not self._stack.is_final:
-                    standstill.look()
-                self._stack.look()
+                self._stack.look(standstill.look)
             self._write_facts()
 
         return StorageSettings(full_records=full, each_wake=each_wake)

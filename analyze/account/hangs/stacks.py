@@ -21,7 +21,7 @@ from .notes import notes_of_last_step
 
 _LIBRARY = r"(?:^|[/\\])(?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<"
 """Files that are not the program's own."""
-_MEETINGS = ("init_process_group", "new_group", "split_group")
+MEETINGS = ("init_process_group", "new_group", "split_group")
 """Functions in which ranks wait for each other outside of any operation, outermost first."""
 CALL_FILE = "distributed_c10d.py"
 """Where a rank stands that is in a call of communication."""
@@ -181,7 +181,7 @@ def meeting(trace: Trace) -> Meeting | None:
     frame = trace.frame("standing")
     known = set(map(int, frame["rank"]))
     inside = frame[frame["file"].astype(str).str.endswith(CALL_FILE)]
-    for function in _MEETINGS:
+    for function in MEETINGS:
         waiting = set(map(int, inside.loc[inside["function"] == function, "rank"]))
         if waiting and known > waiting and known.issuperset(trace.ranks):
             return Meeting(function, tuple(sorted(waiting)), tuple(sorted(known - waiting)))
@@ -232,10 +232,17 @@ def different_calls(trace: Trace) -> tuple[Meeting, ...]:
 
 
 def calls_by_rank(trace: Trace) -> dict[int, str]:
-    """Return the innermost call of communication of each rank that stands in one and does not go on."""
+    """Return the innermost call of communication of each rank that stands in one and does not go on.
+
+    Of ranks that make a group it is that, not what it consists of.
+    """
     inner = standing_inner(trace)
     inner = inner[inner["file"].astype(str).str.endswith(CALL_FILE)]
-    return dict(zip(inner["rank"].astype(int), inner["function"].astype(str), strict=True))
+    calls = dict(zip(inner["rank"].astype(int), inner["function"].astype(str), strict=True))
+    frame = trace.frame("standing")
+    frame = frame[frame["rank"].isin(calls) & frame["function"].isin(MEETINGS)]
+    frame = frame[frame["file"].astype(str).str.endswith(CALL_FILE)].sort_values("depth")
+    return calls | dict(zip(frame["rank"].astype(int), frame["function"].astype(str), strict=True))
 
 
 def waits_for_others(trace: Trace) -> frozenset[int]:

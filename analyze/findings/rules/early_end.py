@@ -11,7 +11,7 @@ from meshscope.probe.schema.terms import FindingKind, Severity, StackMoment
 from ...account.hangs.ended import Death
 from ...account.hangs.hang import WaitGraph
 from ...account.hangs.rank_ends import ends_of_ranks
-from ...account.hangs.stacks import stack_messages
+from ...account.hangs.stacks import stack_messages, stack_places, waits_for_others
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
@@ -53,9 +53,34 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
             *stack_messages(trace, others, most=SHOWN),
             *(waited_for(trace, graph, death.ranks) if graph and is_waited_for else ()),
             *device_faults_of(trace, death.ranks),
+            *_whole_host(trace, death.ranks),
         ),
-        remedy=message("crash.remedy", ranks=death.ranks),
+        remedy=_remedy_of_death(trace, death),
     )
+
+
+def _remedy_of_death(trace: Trace, death: Death) -> Message:
+    """Return what to do: whom a library aborted in a call that differs from those of others is a victim of that."""
+    is_aborted = any(status & _SIGNAL_BITS == SIGABRT for status in death.wait_statuses)
+    if is_aborted and waits_for_others(trace).issuperset(death.ranks):
+        places = stack_places(trace)
+        # A stack that a signal left has no qualified names: file and line alone are compared.
+        lines = places["callers"].map(lambda own: own[0].rpartition(" (")[2] if own else "")
+        is_own = places["rank"].isin(death.ranks)
+        elsewhere = places[~is_own & ~lines.isin({"", *lines[is_own]})]
+        if len(elsewhere):
+            others = sorted(map(int, elsewhere["rank"]))
+            return message("crash.remedy_aborted", ranks=death.ranks, others=others)
+    return message("crash.remedy", ranks=death.ranks)
+
+
+def _whole_host(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
+    """Yield the hosts of which all ranks ended first, where others had ranks too: they may be lost."""
+    hosts = [trace.clocks.get(rank) for rank in ranks]
+    rest = {trace.clocks.get(rank) for rank in trace.ranks if rank not in ranks}
+    lost = sorted({host for host in hosts if host is not None} - rest)
+    if lost and len(lost) == len(set(hosts)) and len(ranks) > 1 and rest - {None}:
+        yield message("crash.whole_host", hosts=lost)
 
 
 def _of_workers(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:

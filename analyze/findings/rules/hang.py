@@ -17,7 +17,13 @@ from ...account.hangs.ended import (
 )
 from ...account.hangs.hang import OpenOperation, WaitGraph, stood_in, wait_graph
 from ...account.hangs.mismatch import Mismatch, mismatches
-from ...account.hangs.stacks import MESSAGES, away_from_call, calls_by_rank, stack_messages
+from ...account.hangs.stacks import (
+    MEETINGS,
+    MESSAGES,
+    away_from_call,
+    calls_by_rank,
+    stack_messages,
+)
 from ...account.hangs.unrecorded_ranks import SILENT_NS, lost_ranks, unheard_ranks
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Finding
@@ -296,7 +302,9 @@ def _behind(trace: Trace, graph: WaitGraph, standing: _Standing, calls: Sequence
             *waited_for(trace, graph, graph.absent),
             *waited(trace, graph),
         ),
-        remedy=message("hang.behind_remedy"),
+        remedy=message("hang.behind_remedy_group")
+        if set(calls) <= set(MEETINGS)
+        else message("hang.behind_remedy"),
     )
 
 

@@ -388,3 +388,25 @@ def test_a_stage_that_waits_in_a_send_is_not_blamed_for_the_one_that_receives_no
     stacks = {0: sends, 1: sends, 2: ("/job/data.py", "load", "standstill")}
     (found,) = ends_of(seen(trace.with_tables({"p2p": p2p}), stacks))
     assert (found.kind, found.where["ranks"]) == ("hang", [2])
+
+
+@pytest.mark.parametrize(("line", "code"), [(623, "crash.remedy"), (29, "crash.remedy_aborted")])
+def test_whom_a_library_aborted_in_a_call_is_a_victim_of_who_stood_at_another_line(line, code):
+    """Fails when the log of a rank that gloo aborted is all there is to read, and the branch of another is not."""
+    ends = {r: (130, SIGTERM, None) for r in ALL} | {1: (0, SIGABRT, None)}
+    rows = [
+        {"rank": rank, "depth": depth, "function": function, "file": file, "line": own,
+         "goes_on": False, "moment": moment, "time_ns": LAST}
+        for rank, moment, name, at in (
+            (1, "fatal_signal", "after", 623), (2, "other_died", "loop", line),
+            (3, "other_died", "main.<locals>.after", 623),
+        )
+        for depth, (function, file, own) in enumerate(
+            (("all_reduce", TORCH, 7), (name, "/job/train.py", at))
+        )
+    ]  # fmt: skip
+    standing = STANDING.conform(pa.Table.from_pylist(rows))
+    (found,) = ends_of(job(ends).with_tables({"standing": standing}))
+    assert (found.kind, found.where["ranks"], found.remedy.code) == ("crash", [1], code)
+    if code == "crash.remedy_aborted":
+        assert found.remedy.values["others"] == [2]
