@@ -270,8 +270,14 @@ def test_a_job_that_died_in_its_first_step_is_diagnosed():
 
 def test_a_capture_of_a_job_that_ended_in_order_without_steps_stays_an_error():
     """Fails when an empty capture is called a diagnosis without findings."""
-    with pytest.raises(NoStepsError):
+    with pytest.raises(NoStepsError, match="no step and no event was recorded"):
         diagnose(trace_of(ranks=(0, 1)))
+
+
+def test_a_job_that_never_started_is_sent_to_the_log_of_its_launcher():
+    """Fails when a port in use, or a rendezvous that timed out, is told as an unknown world size."""
+    with pytest.raises(NoStepsError, match=r"no process of the job was a rank.*log of the launcher"):
+        diagnose(trace_of(ranks=(), origin="meshscope"))
 
 
 def test_how_it_ended_stands_above_a_line_and_the_rest_below():
