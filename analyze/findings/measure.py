@@ -188,7 +188,9 @@ def _is_timed_there(trace: Trace) -> bool:
 def _windows(trace: Trace) -> StepWindows:
     if not trace.ranks and trace.origin == OWN:
         raise NoStepsError(
-            message("refused.no_rank_at_all"), where=str(trace.path), remedy=message("advice.read_launcher")
+            message("refused.no_rank_at_all"),
+            where=str(trace.path),
+            remedy=message("advice.read_launcher"),
         )
     windows = step_windows(trace)
     if not windows.frame.empty and windows.step_time_ns > 0:

@@ -49,6 +49,7 @@ from .standstill_words import (
     where_of,
 )
 from .transfers import crossed_transfer_findings, unequal_transfer_findings
+from .unnamed_groups import unnamed_findings
 
 PATIENCE_STEPS = 10
 """Steps that ranks must have waited before a capture of ours is called hung: in one that was
@@ -140,7 +141,10 @@ def _standstills(
         yield _uncaptured(trace, graph, standing)
     if graph.absent or graph.uncaptured or death is not None:
         return
-    if graph.ring:
+    unnamed = tuple(unnamed_findings(trace, graph))
+    if unnamed:
+        yield from unnamed
+    elif graph.ring:
         yield circle_finding(trace, graph, standing.severity, standing.factor)
     elif graph.stuck:
         yield _stuck(trace, graph, standing)

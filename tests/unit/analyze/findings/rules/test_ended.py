@@ -276,7 +276,9 @@ def test_a_capture_of_a_job_that_ended_in_order_without_steps_stays_an_error():
 
 def test_a_job_that_never_started_is_sent_to_the_log_of_its_launcher():
     """Fails when a port in use, or a rendezvous that timed out, is told as an unknown world size."""
-    with pytest.raises(NoStepsError, match=r"no process of the job was a rank.*log of the launcher"):
+    with pytest.raises(
+        NoStepsError, match=r"no process of the job was a rank.*log of the launcher"
+    ):
         diagnose(trace_of(ranks=(), origin="meshscope"))
 
 
