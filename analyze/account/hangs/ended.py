@@ -115,8 +115,8 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
         return None
     raised, is_first = ended_by_error(times), times["ended_ns"] == ended.min()
     by_ctrl_c = times.loc[is_first, "ended_by"].eq(KeyboardInterrupt.__name__).any()
-    from_outside = ended_by_sigterm(times) | (ended_by_ctrl_c(times) & ~raised)
-    if by_ctrl_c or from_outside.all():
+    by_all = (ended_by_ctrl_c(times) & ~raised).all() or ended_by_sigterm(times).all()
+    if by_ctrl_c or by_all:
         return None
     gave_up = ended_by_giving_up(trace, times)
     silent = None if (raised & ~gave_up)[is_first].any() else stood_still(trace, 0.0)

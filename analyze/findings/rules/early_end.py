@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from signal import SIGABRT, SIGKILL
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
 from typing import NamedTuple
 
 from meshscope.probe.schema.terms import FindingKind, Severity, StackMoment
@@ -33,6 +33,9 @@ _ERRORS_OF_WORKERS = r"[/\\]torch[/\\]_utils\.py$"
 _SIGNAL_BITS = 0x7F
 """Of what ``wait`` tells; the next bit says that memory was dumped."""
 
+_WITH_STACK = (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL)
+"""Signals after which the interpreter writes stacks."""
+
 
 def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Finding:
     """Return the finding about ranks that ended before the others."""
@@ -49,6 +52,7 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
         evidence=(
             *_how(death),
             *stack_messages(trace, death.ranks, most=SHOWN),
+            *_without_stack(trace, death.ranks),
             *_of_workers(trace, death.ranks),
             *stack_messages(trace, others, most=SHOWN),
             *(waited_for(trace, graph, death.ranks) if graph and is_waited_for else ()),
@@ -72,6 +76,16 @@ def _remedy_of_death(trace: Trace, death: Death) -> Message:
             others = sorted(map(int, elsewhere["rank"]))
             return message("crash.remedy_aborted", ranks=death.ranks, others=others)
     return message("crash.remedy", ranks=death.ranks)
+
+
+def _without_stack(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
+    """Yield which ranks a signal ended of which the interpreter wrote no stack here, and where that may be."""
+    status = ends_of_ranks(trace)["wait_status"].dropna().astype("int64") & _SIGNAL_BITS
+    signalled = set(status.index[status.isin(_WITH_STACK)]) & set(ranks)
+    frame = trace.frame("standing")
+    lacking = signalled - set(frame.loc[frame["moment"].eq(StackMoment.FATAL_SIGNAL.value), "rank"])
+    if lacking:
+        yield message("crash.no_stack", ranks=sorted(lacking))
 
 
 def _whole_host(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:

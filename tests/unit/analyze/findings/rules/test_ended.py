@@ -1,6 +1,6 @@
 """How a job ended of which no rank is known to be the reason, and that this is the first word on it."""
 
-from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM
+from signal import SIGABRT, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
 import pyarrow as pa
 import pytest
@@ -418,3 +418,13 @@ def test_whom_a_library_aborted_in_a_call_is_a_victim_of_who_stood_at_another_li
     assert (found.kind, found.where["ranks"], found.remedy.code) == ("crash", [1], code)
     if code == "crash.remedy_aborted":
         assert found.remedy.values["others"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_said"), [(SIGSEGV, True), (SIGABRT, True), (SIGKILL, False)]
+)
+def test_a_signal_of_which_no_stack_was_written_says_where_that_may_be(status, is_said):
+    """Fails when a program with a fault handler of its own leaves a crash without a line, and nobody knows why."""
+    ends = dict.fromkeys(ALL, (130, SIGTERM, None)) | {1: (0, status, None)}
+    (found,) = ends_of(job(ends))
+    assert any(fact.code == "crash.no_stack" for fact in found.evidence) is is_said
