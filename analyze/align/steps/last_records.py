@@ -58,6 +58,7 @@ def _latest(
         begins, ends = begins.astype("float64"), ends.astype("float64")
         if name != "step" and unwound:
             ends = ends.mask(frame["rank"].isin(unwound))
-        by_rank = np.fmax(begins, ends).groupby(frame["rank"]).max()
+        # An end that is not known leaves the begin.
+        by_rank = ends.where(ends > begins, begins).groupby(frame["rank"]).max()
         latest = latest.combine(by_rank.reindex(latest.index), np.fmax)
     return latest

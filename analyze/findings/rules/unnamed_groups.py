@@ -62,9 +62,11 @@ def _places(trace: Trace, graph: WaitGraph, idle: list[int]) -> Iterator[Message
     waited = rows.merge(pd.DataFrame(waits, columns=keys), on=keys).drop_duplicates("rank")
     last = rows[rows["rank"].isin(idle)].drop_duplicates("rank", keep="last")
     for own, is_open in ((last, False), (waited, True)):
-        together = own.groupby(["kind", "place"])["rank"].agg(list)
-        for (kind, place), ranks in sorted(together.items(), key=lambda one: len(one[1]))[:SHOWN]:
-            values = {"ranks": sorted(ranks), "kind": kind, "place": place or "an unknown line"}
+        together = own.groupby(["kind", "place"])["rank"].agg(list).reset_index()
+        fewest_first = together.sort_values("rank", key=lambda ranks: ranks.map(len), kind="stable")
+        for row in fewest_first.head(SHOWN).to_dict("records"):
+            place = row["place"] or "an unknown line"
+            values = {"ranks": sorted(row["rank"]), "kind": row["kind"], "place": place}
             yield (
                 message("hang.waits_at", **values)
                 if is_open

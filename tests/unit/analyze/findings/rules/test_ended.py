@@ -401,7 +401,7 @@ def test_a_stage_that_waits_in_a_send_is_not_blamed_for_the_one_that_receives_no
 @pytest.mark.parametrize(("line", "code"), [(623, "crash.remedy"), (29, "crash.remedy_aborted")])
 def test_whom_a_library_aborted_in_a_call_is_a_victim_of_who_stood_at_another_line(line, code):
     """Fails when the log of a rank that gloo aborted is all there is to read, and the branch of another is not."""
-    ends = {r: (130, SIGTERM, None) for r in ALL} | {1: (0, SIGABRT, None)}
+    ends = dict.fromkeys(ALL, (130, SIGTERM, None)) | {1: (0, SIGABRT, None)}
     rows = [
         {"rank": rank, "depth": depth, "function": function, "file": file, "line": own,
          "goes_on": False, "moment": moment, "time_ns": LAST}
