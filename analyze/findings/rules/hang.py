@@ -17,6 +17,7 @@ from ...account.hangs.ended import (
 )
 from ...account.hangs.hang import OpenOperation, WaitGraph, stood_in, wait_graph
 from ...account.hangs.mismatch import Mismatch, mismatches
+from ...account.hangs.rank_ends import ends_of_ranks
 from ...account.hangs.stacks import (
     MEETINGS,
     MESSAGES,
@@ -58,6 +59,9 @@ PATIENCE_NS = 60_000_000_000
 """The same where the length of a step is not known."""
 LONG_NS = 10_000_000_000
 """There, what is long enough for a warning: a first step may compile, or read a checkpoint."""
+
+_FROM_WORKERS = "_try_get_data"
+"""The function of a DataLoader in which a rank waits for a batch that its workers make."""
 
 
 def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[Finding]:
@@ -192,6 +196,7 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     evidence = [
         *waited_for(trace, graph, graph.absent),
         *stack_messages(trace, graph.absent, most=SHOWN),
+        *_waits_for_workers(trace, graph.absent),
         *killed_of(trace, graph.absent),
         *places_of(trace, graph),
         oldest_open(trace, graph),
@@ -220,6 +225,15 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     )
 
 
+def _waits_for_workers(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
+    """Yield which of some ranks stand in their DataLoader: what holds them is in another process."""
+    frame = trace.frame("standing")
+    is_within = frame["function"].astype(str).str.endswith(_FROM_WORKERS)
+    within = frame[is_within & frame["rank"].isin(ranks)]
+    if len(within):
+        yield message("hang.loader_worker", ranks=sorted(set(map(int, within["rank"]))))
+
+
 def _absent_claim(trace: Trace, graph: WaitGraph, standing: _Standing) -> Message:
     absent, waiting = graph.absent, len(graph.waiting)
     if standing is _SILENT:
@@ -244,11 +258,13 @@ def _signs_of_life(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
     waiters_ns, waited_ns = waited_until_ns(trace, graph), waited_at_least_ns(trace, graph)
     if waiters_ns is None or waited_ns is None:
         return
+    ended_ns = ends_of_ranks(trace)["ended_ns"].dropna()
     for rank in graph.absent[:SHOWN]:
         seen_ns = last_sign_of_life_ns(trace, rank)
         if seen_ns is None:
             continue
-        silent_ns = waiters_ns - seen_ns
+        # Who has ended gives none, as who left at Ctrl-C before the others.
+        silent_ns = min(waiters_ns, int(ended_ns.get(rank, waiters_ns))) - seen_ns
         if silent_ns < SILENT_NS <= waited_ns:
             yield message("hang.alive", rank=rank)
         elif silent_ns >= SILENT_NS:

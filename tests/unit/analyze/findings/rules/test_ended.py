@@ -428,3 +428,15 @@ def test_a_signal_of_which_no_stack_was_written_says_where_that_may_be(status, i
     ends = dict.fromkeys(ALL, (130, SIGTERM, None)) | {1: (0, status, None)}
     (found,) = ends_of(job(ends))
     assert any(fact.code == "crash.no_stack" for fact in found.evidence) is is_said
+
+
+def test_who_left_at_ctrl_c_before_the_others_gave_signs_of_life_until_then():
+    """Fails when a rank that waits for a worker of its DataLoader is said to be dead or stopped, and no worker is named."""
+    ends = dict.fromkeys(ALL, (26_000, SIGINT, "KeyboardInterrupt"))
+    trace = job(ends | {2: (20_000, SIGINT, "KeyboardInterrupt")}, behind=(2,), steps=20)
+    trace = seen(trace, {2: ("/v/torch/utils/data/dataloader.py", "_try_get_data", "standstill")})
+    (found,) = ends_of(trace)
+    assert (found.kind, found.where["ranks"]) == ("hang", [2])
+    said = {fact.code for fact in found.evidence}
+    assert said >= {"hang.alive", "hang.loader_worker"}
+    assert "hang.no_sign_of_life" not in said
