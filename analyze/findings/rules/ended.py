@@ -29,7 +29,7 @@ from ...wording.message import Message, message
 from ...wording.words import exit_words
 from .hang import hang_findings
 from .mismatch import MISMATCHES
-from .standstill_words import SHOWN, unlike_passes, where_of, with_attempt
+from .standstill_words import SHOWN, unlike_messages, unlike_passes, where_of, with_attempt
 
 _INTERRUPTED = frozenset({KeyboardInterrupt.__name__, SIGINT.name, f"exit code {128 + SIGINT}"})
 _TERMINATED = frozenset({SIGTERM.name, f"exit code {128 + SIGTERM}"})
@@ -118,7 +118,7 @@ def _ended(trace: Trace) -> Iterator[Finding]:
         removal_gain_frac=None,
         confidence=said.confidence,
         evidence=(
-            *(unlike_passes(trace) if said.cause == _ENDED_FIRST else ()),
+            *(_first_unlike(trace) if said.cause == _ENDED_FIRST else ()),
             message("crash.all_ended", between_ns=between_ns, rank=first),
             *silence,
             *(_way(str(way), _ranks(own)) for way, own in ways.groupby(ways)),
@@ -127,6 +127,12 @@ def _ended(trace: Trace) -> Iterator[Finding]:
         remedy=said.remedy,
         cause=said.cause,
     )
+
+
+def _first_unlike(trace: Trace) -> Iterator[Message]:
+    """Yield in which step ranks first did other things than most, or than their peers: what failed later began there."""
+    yield from unlike_passes(trace)
+    yield from unlike_messages(trace)
 
 
 def _silence_before(trace: Trace, ended_ns: int) -> Iterator[Message]:

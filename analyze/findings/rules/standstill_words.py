@@ -12,6 +12,7 @@ import pandas as pd
 from ...account.devices.faults import fault_messages, faulty_devices
 from ...account.hangs.ended import waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
+from ...account.hangs.messages_apart import messages_apart
 from ...account.hangs.passes_apart import passes_apart
 from ...account.hangs.rank_ends import LED_BY_NS, OWN_SIGNALS, ends_of_ranks
 from ...account.hangs.unequal_transfers import transfer_ends
@@ -158,6 +159,13 @@ def unlike_passes(trace: Trace) -> Iterator[Message]:
         yield message("fewer_batches.passes_once", **values)
     else:
         yield message("fewer_batches.passes", **values, steps=found.steps)
+
+
+def unlike_messages(trace: Trace) -> Iterator[Message]:
+    """Yield in which step a rank first sent other messages than were received, where that was recorded."""
+    found = messages_apart(trace)
+    if found is not None:
+        yield message("crash.messages_apart", **found._asdict())
 
 
 def group_message(trace: Trace, group_id: str) -> Message:
