@@ -45,20 +45,24 @@ def passes_apart(trace: Trace) -> PassesApart | None:
     counts = _counts(trace)
     if counts is None:
         return None
-    for kinds in ([_BACKWARD], [_FORWARD]):
-        code = counts[kinds[0]].unstack("rank")
-        usual = code.mode(axis="columns")
-        # Two numbers that are as frequent leave it open who is wrong.
-        is_plain = usual.notna().sum(axis="columns") == 1
-        differs = code.ne(usual[0], axis="index") & is_plain.to_numpy()[:, None]
-        steps = code.index[differs.any(axis="columns")]
-        if len(steps):
-            return _first(counts, differs, usual[0], len(steps), kinds[0])
+    for kind in (_BACKWARD, _FORWARD):
+        usual = _usual(counts, kind)
+        own = counts[counts["step"].isin(usual.index)]
+        differs = own[own[kind].ne(own["step"].map(usual))]
+        if len(differs):
+            return _first(own, differs, usual, kind)
     return None
 
 
+def _usual(counts: pd.DataFrame, kind: str) -> pd.Series[int]:
+    """Return how many passes most ranks made, by step; nothing of steps in which two numbers are as frequent."""
+    sizes = counts.groupby(["step", kind]).size().rename("ranks").reset_index()
+    top = sizes[sizes["ranks"] == sizes.groupby("step")["ranks"].transform("max")]
+    return top[~top["step"].duplicated(keep=False)].set_index("step")[kind]
+
+
 def _counts(trace: Trace) -> pd.DataFrame | None:
-    """Return the numbers of passes by step and rank, of the steps that all ranks recorded in full; None without any."""
+    """Return step, rank and numbers of passes, of the steps that all ranks recorded in full; None without any."""
     if trace.layout is not None and trace.layout.pp > 1:
         return None
     steps, spans = trace.frame("step"), trace.frame("span")
@@ -70,22 +74,22 @@ def _counts(trace: Trace) -> pd.DataFrame | None:
         return None
     keys = pd.MultiIndex.from_product([common, trace.ranks], names=["step", "rank"])
     counted = passes.groupby(["step", "rank", passes["kind"].astype(str)]).size().unstack("kind")
-    return counted.reindex(index=keys, columns=[_FORWARD, _BACKWARD]).fillna(0).astype("int64")
+    whole = counted.reindex(index=keys, columns=[_FORWARD, _BACKWARD]).fillna(0).astype("int64")
+    return whole.reset_index()
 
 
 def _first(
-    counts: pd.DataFrame, differs: pd.DataFrame, usual: pd.Series, steps: int, kind: str
+    counts: pd.DataFrame, differs: pd.DataFrame, usual: pd.Series[int], kind: str
 ) -> PassesApart:
-    step = differs.index[differs.any(axis="columns")][0]
-    odd = differs.columns[differs.loc[step]]
-    at = counts.loc[step]
-    own = at.loc[odd[0]]
-    alike = at.index[(at == own).all(axis="columns")]
+    first = differs.sort_values(["step", "rank"]).iloc[0]
+    step, passes = int(first["step"]), [_FORWARD, _BACKWARD]
+    at = counts[counts["step"] == step]
+    alike = at.loc[(at[passes] == first[passes]).all(axis="columns"), "rank"]
     rest = at[at[kind] == usual[step]].iloc[0]
     return PassesApart(
-        step=int(step),
-        steps=steps,
+        step=step,
+        steps=int(differs["step"].nunique()),
         ranks=tuple(map(int, alike)),
-        own=Passes(int(own[_FORWARD]), int(own[_BACKWARD])),
-        usual=Passes(int(rest[_FORWARD]), int(rest[_BACKWARD])),
+        own=Passes(*map(int, first[passes])),
+        usual=Passes(*map(int, rest[passes])),
     )
