@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..account.hangs.ended import ends_of_ranks
+from ..account.hangs.rank_ends import ends_of_ranks
 from ..account.mfu.utilization import utilization
 from ..explain.slow_ranks import Evidence, Follower, Look, RankVerdict
 from ..findings.rules.ended import ends_of

@@ -156,6 +156,13 @@ def process_group_named(name: str) -> Any:
         return None
 
 
+def process_groups() -> list[Any]:
+    """Return the process groups that torch knows this rank to be in, used or not; any thread."""
+    from torch.distributed import distributed_c10d
+
+    return list(getattr(getattr(distributed_c10d, "_world", None), "pg_map", ()))
+
+
 def recorded_operations() -> list[dict[str, Any]]:
     """Return the operations on CPU tensors that PyTorch's own recorder holds, the newest last; [] where it has none.
 

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..compat.works import process_group_named
+from ..compat.works import process_group_named, process_groups
 from ..schema.records import DIRECTION_CODES
 from ..schema.terms import Axis, CollectiveKind, Direction
 from .base import Capture
@@ -183,7 +183,9 @@ class GroupTable:
             # A device mesh calls its groups ``mesh_<name of the mesh dimension>``.
             axis = axis_named(description.removeprefix("mesh_"))
             code = self._capture.recorder.register_group(group_id, ranks, description, axis)
-            seq = self._first_seq or _operations_so_far(process_group)
+            # Ranks that attach late, each at its own moment, agree on the numbering only if it starts from
+            # the backend's count. A backend without one starts at 0.
+            seq = self._first_seq or _counted_by_backend(process_group) or 0
             group = Group(code, ranks, process_group.size(), seq, self._first_seq)
             self._remember(group_id, group)
             if not ranks:
@@ -214,15 +216,19 @@ class GroupTable:
     def operations_so_far(self) -> dict[str, int]:
         """Return how many collectives the backend counts on each group that is alive; any thread.
 
-        Groups of backends that do not count are left out.
+        Groups of backends that do not count are left out. One without an operation so far is met now: who waits in
+        its first may wait for this rank.
         """
+        for process_group in process_groups():
+            if id(process_group) not in self.by_object:
+                self.meet(process_group)
         names = {id(group): group_id for group_id, group in list(self._by_id.items())}
         found = {}
         for key, reference in list(self._references.items()):
             process_group, group = reference(), self.by_object.get(key)
             if process_group is not None and group is not None and id(group) in names:
-                found[names[id(group)]] = _operations_so_far(process_group)
-        return {group_id: count for group_id, count in found.items() if count}
+                found[names[id(group)]] = _counted_by_backend(process_group)
+        return {group_id: count for group_id, count in found.items() if count is not None}
 
     def ids_of(self, names: Iterable[str]) -> dict[str, str]:
         """Return the ids of groups that are alive by the names that torch gives them; any thread.
@@ -291,13 +297,9 @@ def axis_named(name: str) -> Axis | None:
     return _AXIS_NAMES.get(name.lower())
 
 
-def _operations_so_far(process_group: Any) -> int:
-    """Return how many collectives the backend counts on a group already.
-
-    Ranks that attach late, each at its own moment, agree on the numbering only
-    if it starts from the backend's count. A backend without one starts at 0.
-    """
+def _counted_by_backend(process_group: Any) -> int | None:
+    """Return how many collectives the backend counts on a group; None where it does not count, or is not made yet."""
     try:
         return int(process_group._get_sequence_number_for_group())
     except RuntimeError:
-        return 0
+        return None

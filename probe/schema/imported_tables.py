@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .columns import RANK, Column, TableSpec, ns_column
 
+UNNAMED_GROUP = "no name in the dump"
+"""Description of a group that is known to one rank alone, as its dump has a number for it and no name."""
 ELEMENTS = "elements"
 """Stands behind sizes that are no bytes, for the types are not recorded."""
 

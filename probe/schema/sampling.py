@@ -22,6 +22,9 @@ EARLY_WINDOW_STEPS = 5
 _AT_ANY_PRICE = (0, 4)
 """Early windows that are recorded whatever they cost, so that a run of 30 steps has two of them: from one alone
 chance makes ranks slow that are not."""
+FIRST_SEQ_BITS = 20
+"""Where a window is recorded, its operations are numbered anew from its first step times two to that power, so that
+ranks which left out others give them the same numbers. On one group or channel there are fewer in a window."""
 EARLY_STEPS = EARLY_WINDOW_STEPS * MOST_ONE_IN
 """So long windows are that short: of these steps too one in so many is recorded."""
 

@@ -53,8 +53,14 @@ class LastStack:
         if directory is not None:
             self._guarded(lambda: self._fatal.open(directory))
 
-    def look(self) -> None:
-        """Look now and then whether the program has closed the file for that; any thread."""
+    def look(self, at_standstill: Callable[[], object]) -> None:
+        """Look now and then whether the program has closed the file for that; any thread.
+
+        Args:
+            at_standstill: Looks where the program stands; not once an exception has ended it: it stands in its exit.
+        """
+        if not self._is_final:
+            at_standstill()
         self._guarded(self._fatal.look)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from ..schema.manifest import RECORDING_KEY
 from ..schema.message import Message, message, message_to_cell
 from ..schema.sampling import (
     EARLY_WINDOW_STEPS,
+    FIRST_SEQ_BITS,
     MOST_ONE_IN,
     WINDOW_STEPS,
     begins_window,
@@ -35,8 +36,6 @@ from .sample_order import ALL_STEPS, MOST_ROUNDS, Sample, SampleOrder
 
 _MOST_STRETCHES = 256
 """Changes of level that a manifest lists; of more the first ones and the newest stay."""
-_FIRST_SEQ_BITS = 20
-"""Operations of a window on one group or channel are fewer than two to that power."""
 
 
 class _Queue:
@@ -217,7 +216,7 @@ class LevelControl:
         elif begins and (is_new or one_in > 1 or is_recorded(step, MOST_ONE_IN)):
             # What was recorded before is resumed, too, so that all ranks begin with the same numbers.
             hooks.pause()
-            hooks.resume(first_seq=step << _FIRST_SEQ_BITS)
+            hooks.resume(first_seq=step << FIRST_SEQ_BITS)
         self._capture.meter.leave_out(thread_cpu_ns() - entered_ns, counts_once=True)
 
     def _begin_to_sample(self, ordered: Sample) -> None:

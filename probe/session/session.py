@@ -386,8 +386,7 @@ class Session:
             if not self._closed:
                 watch.look()
                 self._levels.look_for_order()
-                standstill.look()
-                self._stack.look()
+                self._stack.look(standstill.look)
             self._write_facts()
 
         return StorageSettings(full_records=full, each_wake=each_wake)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -68,6 +69,23 @@ def in_both(before: tuple[Frame, ...], now: tuple[Frame, ...]) -> tuple[Frame, .
     return now[:same]
 
 
+_GLANCES = 4
+"""A look is so many, so that a loop is not seen twice in the same call by chance …"""
+_GLANCE_S = 0.003
+"""… so far apart."""
+
+
+def _glances(thread: int) -> tuple[tuple[Frame, ...], bool]:
+    """Return the functions that a thread does not leave for a moment, and whether it goes on meanwhile."""
+    first = same = stack_of(thread)
+    goes_on = False
+    for _ in range(_GLANCES - 1):
+        time.sleep(_GLANCE_S)
+        now = stack_of(thread)
+        same, goes_on = in_both(same, now), goes_on or now != first
+    return same, goes_on
+
+
 LOOK_NS = 5_000_000_000
 """So long at least no step has ended before the first look, and so long there is until the next one;
 then twice as long each time, so that a long evaluation is no burden to the disk of thousands of ranks."""
@@ -88,6 +106,8 @@ class _Seen(NamedTuple):
 
     counts: Mapping[str, int] = {}
     stack: tuple[Frame, ...] = ()
+    goes_on: bool = False
+    """Whether the glances of a look differ."""
 
 
 class StandstillWatch:
@@ -115,7 +135,7 @@ class StandstillWatch:
         self._pause_ns = LOOK_NS
         self._lengths_ns: deque[float] = deque(maxlen=_LENGTHS)
         self._last: _Seen | None = None
-        self._noted: tuple[_Seen, bool] | None = None
+        self._noted: _Seen | None = None
         self._counted: Mapping[str, int] = {}
 
     def look(self) -> None:
@@ -147,20 +167,20 @@ class StandstillWatch:
         capture = self._capture
         thread = capture.step_thread or threading.main_thread().ident
         counts = {} if capture.level >= WITH_COMMUNICATION else self._counts()
-        return _Seen(dict(counts), () if thread is None else stack_of(thread))
+        return _Seen(dict(counts), *((), False) if thread is None else _glances(thread))
 
     def _note(self, before: _Seen, now: _Seen, time_ns: int) -> None:
         """Note what two looks saw alike, unless that is noted already."""
         counts = now.counts if now.counts == before.counts else {}
-        standing = _Seen(counts, in_both(before.stack, now.stack)[-MOST_FRAMES:])
-        found = standing, before.stack != now.stack
-        if found == self._noted:
+        goes_on = before.goes_on or now.goes_on or before.stack != now.stack
+        standing = _Seen(counts, in_both(before.stack, now.stack)[-MOST_FRAMES:], goes_on)
+        if standing == self._noted:
             return
         # To read them takes 0.1 s under the interpreter lock: not in a long evaluation that goes on.
-        if before.stack == now.stack and standing.counts not in ({}, self._counted):
+        if not goes_on and standing.counts not in ({}, self._counted):
             self._counted = standing.counts
             self._note_operations()
-        self._noted = found
+        self._noted = standing
         recorder = self._capture.recorder
         recorder.annotate(
             STANDSTILL_KEY,
@@ -168,7 +188,7 @@ class StandstillWatch:
                 "time_ns": time_ns,
                 "collectives": dict(standing.counts),
                 "stack": [list(frame) for frame in reversed(standing.stack)],
-                "goes_on": before.stack != now.stack,
+                "goes_on": goes_on,
             },
         )
         recorder.publish()

@@ -7,33 +7,27 @@ first is distinguished from those that were ended because of it.
 
 from __future__ import annotations
 
-from signal import SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
+from signal import SIGTERM
 
 import msgspec
 import pandas as pd
 
-from ...align.steps.last_records import last_records_ns
 from ...tables.trace import Trace
 from .hang import WaitGraph, wait_graph
-from .stacks import lost_a_peer, raised_elsewhere, timed_out, waits_for_others
+from .rank_ends import (
+    LED_BY_NS,
+    died_of_itself,
+    ended_by_ctrl_c,
+    ended_by_error,
+    ended_by_giving_up,
+    ended_by_sigterm,
+    ends_of_ranks,
+)
+from .stacks import lost_a_peer, raised_elsewhere
+from .standstill import LEAST_HUNG_NS, stood_still
 
-LED_BY_NS = 50_000_000
-"""Processes that are ended together are seen to end within that."""
 KILLED_APART_NS = 10_000_000
 """Of processes that are all killed at once one may be seen to end before the others by that."""
-TOGETHER_NS = 1_000_000_000
-"""The same after a long silence: who ended first by less was not waited for, it was killed first."""
-LEAST_SILENCE_NS = 5_000_000_000
-"""Silence of all ranks is not reported below that, however short steps are."""
-LEAST_HUNG_NS = 1_000_000_000
-"""Nobody is hung whom others waited for no longer than that, however short steps are."""
-_SIGNAL_BITS = 0x7F
-"""Of what ``wait`` tells; 0 where no signal ended the process."""
-OWN_SIGNALS = frozenset({SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE})
-"""Signals that end a process in the middle of its work. Not SIGABRT: a watchdog gives up waiting by it."""
-
-INTERRUPTS = frozenset({KeyboardInterrupt.__name__, SystemExit.__name__})
-"""Exceptions that end ranks because somebody wants it, not because a peer is gone."""
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,19 +44,6 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     """Types of the exceptions that are known to have ended them."""
     wait_statuses: tuple[int, ...]
     """How they ended, as ``wait`` tells it, as far as that is known."""
-
-
-class Standstill(msgspec.Struct, frozen=True, kw_only=True):
-    """A job in which nothing was recorded for long, and that was then ended as a whole."""
-
-    silent_ns: int
-    """From the last record of any rank to the first end of a process."""
-    between_ns: int
-    """From the first end to the last."""
-    interrupted: bool
-    """Whether Ctrl-C ended the first."""
-    gave_up: tuple[int, ...] = ()
-    """Ranks that an exception ended where they waited for others: a timeout, or a peer that was gone."""
 
 
 def alive_until_ns(trace: Trace, ranks: tuple[int, ...] | None = None) -> int | None:
@@ -92,7 +73,7 @@ def waited_until_ns(trace: Trace, graph: WaitGraph) -> int | None:
     left = _left_ns(times)
     # Ctrl-C comes to all at once, and a rank that holds the interpreter gives no sign of life until then.
     others_ns = times.loc[times.index.isin(graph.waiting), "alive_ns"].max()
-    left = left.mask(_interrupted(times) & left.lt(others_ns), others_ns)
+    left = left.mask(ended_by_ctrl_c(times) & left.lt(others_ns), others_ns)
     left = left[left.index.isin(graph.absent)].dropna()
     if until_ns is None or left.empty:
         return until_ns
@@ -115,38 +96,6 @@ def ended_in_order(trace: Trace, ranks: tuple[int, ...]) -> bool:
     return not was_broken and (ended.empty or bool((others >= ended.max()).any()))
 
 
-def stood_still(trace: Trace, patience_ns: float) -> Standstill | None:
-    """Return how long all ranks were silent before they were ended from outside; None if they were not.
-
-    They were killed together, or Ctrl-C ended the first: a launcher then gives the others half a minute.
-    Or the first gave up: where it waited for others, an exception ended it.
-
-    Args:
-        trace: A capture that broke off.
-        patience_ns: From which silence on a job at work would have recorded something.
-    """
-    times = ends_of_ranks(trace)
-    ended = times["ended_ns"]
-    interrupted, gave_up = _interrupted(times), _gave_up(trace, times)
-    closed = times["closed"] & ~interrupted & ~gave_up
-    if times.empty or ended.isna().any() or closed.any():
-        return None
-    silent_ns = int(ended.min()) - int(last_records_ns(trace).max())
-    between_ns = int(ended.max() - ended.min())
-    by_ctrl_c = bool(interrupted.to_numpy()[ended.astype("int64").to_numpy().argmin()])
-    is_one_end = between_ns <= TOGETHER_NS or by_ctrl_c or bool(gave_up[ended == ended.min()].any())
-    # An error that says it waited too long says more than silence.
-    least_ns = LEAST_HUNG_NS if timed_out(trace) else LEAST_SILENCE_NS
-    if silent_ns < max(patience_ns, least_ns) or not is_one_end:
-        return None
-    return Standstill(
-        silent_ns=silent_ns,
-        between_ns=between_ns,
-        interrupted=by_ctrl_c,
-        gave_up=tuple(map(int, times.index[gave_up])),
-    )
-
-
 def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     """Return who ended first and made the job break off; None where that is not known.
 
@@ -164,11 +113,12 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     ended = times["ended_ns"].dropna().astype("int64")
     if len(times) < 2 or ended.empty:
         return None
-    raised, is_first = _raised(times), times["ended_ns"] == ended.min()
+    raised, is_first = ended_by_error(times), times["ended_ns"] == ended.min()
     by_ctrl_c = times.loc[is_first, "ended_by"].eq(KeyboardInterrupt.__name__).any()
-    if by_ctrl_c or (_interrupted(times) & ~raised).all():
+    by_all = (ended_by_ctrl_c(times) & ~raised).all() or ended_by_sigterm(times).all()
+    if by_ctrl_c or by_all:
         return None
-    gave_up = _gave_up(trace, times)
+    gave_up = ended_by_giving_up(trace, times)
     silent = None if (raised & ~gave_up)[is_first].any() else stood_still(trace, 0.0)
     if silent is not None and (
         silent.interrupted or (patience_ns is not None and silent.silent_ns >= patience_ns)
@@ -198,22 +148,6 @@ def died_first(trace: Trace, patience_ns: float | None) -> Death | None:
     )
 
 
-def _interrupted(times: pd.DataFrame) -> pd.Series[bool]:
-    """Return which ranks are known to have ended by Ctrl-C."""
-    by_status = times["wait_status"].isin([SIGINT, (128 + SIGINT) << 8])
-    return times["ended_by"].isin([KeyboardInterrupt.__name__]) | by_status
-
-
-def _raised(times: pd.DataFrame) -> pd.Series[bool]:
-    """Return which ranks an error of their own or of a peer ended; Ctrl-C may then have ended their exit."""
-    return times["ended_by"].notna() & ~times["ended_by"].isin(INTERRUPTS)
-
-
-def _gave_up(trace: Trace, times: pd.DataFrame) -> pd.Series[bool]:
-    """Return which ranks an error ended that stood, by their stacks, where ranks wait for each other."""
-    return _raised(times) & times.index.isin(waits_for_others(trace))
-
-
 def _left_ns(times: pd.DataFrame) -> pd.Series:
     """Return when ranks left the job: whose exception is known at the last sign of life, else at the end."""
     known = times["ended_by"].notna() & times["alive_ns"].notna()
@@ -228,7 +162,7 @@ def _fell_silent(times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """
     is_seen = times["ended_ns"].notna() | times["closed"]
     others = times[is_seen]
-    was_led = _raised(others) | others["wait_status"].isin([SIGTERM])
+    was_led = ended_by_error(others) | others["wait_status"].isin([SIGTERM])
     silent = times.loc[~is_seen, "alive_ns"]
     ended = others["ended_ns"]
     known = len(silent) and silent.notna().all() and ended.notna().all()
@@ -244,7 +178,7 @@ def _of_own_errors(trace: Trace, times: pd.DataFrame) -> tuple[pd.Series, pd.Ser
     such an error, or where others than peers and those whom a launcher ended may have been the cause.
     """
     ended = times["ended_ns"].dropna().astype("int64")
-    is_own = ended.index.isin(raised_elsewhere(trace) & set(times.index[_raised(times)]))
+    is_own = ended.index.isin(raised_elsewhere(trace) & set(times.index[ended_by_error(times)]))
     rest = times.loc[times.index.difference(ended.index[is_own])]
     is_victim = rest.index.isin(lost_a_peer(trace)) | rest["wait_status"].isin([SIGTERM])
     known = rest["until_ns"].dropna().astype("int64")
@@ -260,7 +194,7 @@ def _first_and_later(times: pd.DataFrame, ended: pd.Series) -> tuple[pd.Series, 
     until = times["until_ns"].dropna()
     later = until.drop(first.index)
     later = later[later >= first.max() + LED_BY_NS]
-    of_itself = _died_of_itself(times).reindex(first.index).to_numpy(bool)
+    of_itself = died_of_itself(times).reindex(first.index).to_numpy(bool)
     if not later.empty and of_itself.any():
         # The others of these noticed it at once.
         return first[of_itself], later
@@ -272,7 +206,7 @@ def _first_and_later(times: pd.DataFrame, ended: pd.Series) -> tuple[pd.Series, 
     survived = _survived(first, times)
     if len(survived[0]):
         return survived
-    if _interrupted(times)[first.index].any():
+    if ended_by_ctrl_c(times)[first.index].any():
         return first.iloc[:0], first.iloc[:0]
     # Seen to end at the same look: who closed its capture ended by an exception, as the
     # peers of a process do that is gone; who did not was killed.
@@ -291,12 +225,6 @@ def _survived(first: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Seri
         return own, left
     left = left[left >= own.max() + KILLED_APART_NS]
     return (own, left) if len(left) else (own.iloc[:0], left)
-
-
-def _died_of_itself(times: pd.DataFrame) -> pd.Series[bool]:
-    """Return which ranks a signal ended in the middle of their work."""
-    status = times["wait_status"].fillna(0).astype("int64")
-    return (status & _SIGNAL_BITS).isin(OWN_SIGNALS)
 
 
 def _ended_by_status(ended: pd.Series, times: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -334,7 +262,7 @@ def _may_be_blamed(
         raised: Ranks that an error of their own ended.
     """
     own = times.loc[list(ranks)]
-    of_themselves = bool(_died_of_itself(own).all()) or raised.issuperset(ranks)
+    of_themselves = bool(died_of_itself(own).all()) or raised.issuperset(ranks)
     if graph is None or not (graph.absent or graph.uncaptured):
         waited = graph is not None and set(ranks) & set(graph.waiting)
         return of_themselves or (not waited and not own["closed"].any())
@@ -347,18 +275,3 @@ def _may_be_blamed(
     if patience_ns is None or not since:
         return True
     return int(_left_ns(own).max()) - min(since) < max(patience_ns, LEAST_HUNG_NS)
-
-
-def ends_of_ranks(trace: Trace) -> pd.DataFrame:
-    """Return for each rank: ended_ns, until_ns (its end, else its last sign of life), closed, ended_by, wait_status."""
-    progress = trace.frame("progress")
-    by_rank = progress.groupby("rank").agg(
-        alive_ns=("alive_ns", "max"),
-        ended_ns=("ended_ns", "max"),
-        closed=("completed_seq", lambda seqs: bool(seqs.notna().any())),
-        ended_by=("ended_by", "first"),
-        wait_status=("wait_status", "max"),
-    )
-    by_rank["closed"] |= by_rank["ended_by"].notna()
-    by_rank["until_ns"] = by_rank["ended_ns"].fillna(by_rank["alive_ns"])
-    return by_rank

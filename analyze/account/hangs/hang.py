@@ -23,7 +23,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import SYNCHRONISING, Direction
 
-from ...align.steps.last_records import last_records_ns
+from ...align.steps.last_records import last_progress_ns
 from ...tables.trace import Trace
 from .newest_attempt import rows_of_newest_attempt
 from .stacks import CALL_FILE, standing_inner
@@ -142,7 +142,7 @@ def _counted_ahead(trace: Trace) -> pd.DataFrame:
         source=-1,
         target=-1,
         kind="collective",
-        issue_ns=rows["rank"].map(last_records_ns(trace)).astype("int64"),
+        issue_ns=rows["rank"].map(last_progress_ns(trace)).astype("int64"),
         event_id=_LAST,
     )[_COLUMNS]
 
@@ -192,7 +192,7 @@ def _blocking_sends(trace: Trace) -> pd.DataFrame:
     waits = is_send & rows["end_ns"].isna() & (rows["peer"] >= 0)
     waits &= rows["rank"].isin(trace.frame("progress")["rank"])
     waits &= rows["seq"] > rows.join(received, on=pair)["received_seq"].fillna(-1)
-    waits &= rows["issue_ns"] >= rows["rank"].map(last_records_ns(trace))
+    waits &= rows["issue_ns"] >= rows["rank"].map(last_progress_ns(trace))
     return rows.loc[waits, _COLUMNS]
 
 

@@ -21,7 +21,7 @@ from .notes import notes_of_last_step
 
 _LIBRARY = r"(?:^|[/\\])(?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<"
 """Files that are not the program's own."""
-_MEETINGS = ("init_process_group", "new_group", "split_group")
+MEETINGS = ("init_process_group", "new_group", "split_group")
 """Functions in which ranks wait for each other outside of any operation, outermost first."""
 CALL_FILE = "distributed_c10d.py"
 """Where a rank stands that is in a call of communication."""
@@ -82,9 +82,13 @@ def _telling(
     # Who has waited for long is ended by a watchdog, by a signal.
     is_ended = moment is StackMoment.FATAL_SIGNAL and is_where_it_stood
     is_outside = moment in (StackMoment.OTHER_DIED, StackMoment.INTERRUPTED)
-    if moment is None or is_ended or (is_outside and stood):
+    goes_on = bool(stood.get("goes_on"))
+    if moment is None or is_ended or (is_outside and stood and not goes_on):
         return StackMoment.STANDSTILL, stood
-    is_raised = moment is StackMoment.RAISED and not stood.get("goes_on")
+    if is_outside:
+        # Who kept running is known best by where it was last.
+        return moment, {**last, "goes_on": goes_on}
+    is_raised = moment is StackMoment.RAISED and not goes_on
     if is_raised and place and is_where_it_stood and re.search(_BETWEEN_RANKS, place[0]):
         moment = StackMoment.TIMED_OUT
     return moment, last
@@ -177,19 +181,22 @@ def meeting(trace: Trace) -> Meeting | None:
     frame = trace.frame("standing")
     known = set(map(int, frame["rank"]))
     inside = frame[frame["file"].astype(str).str.endswith(CALL_FILE)]
-    for function in _MEETINGS:
+    for function in MEETINGS:
         waiting = set(map(int, inside.loc[inside["function"] == function, "rank"]))
         if waiting and known > waiting and known.issuperset(trace.ranks):
             return Meeting(function, tuple(sorted(waiting)), tuple(sorted(known - waiting)))
     return None
 
 
-def away_from_call(trace: Trace, lost: Collection[int]) -> Meeting | None:
+def away_from_call(
+    trace: Trace, lost: Collection[int], dead: Collection[int] = ()
+) -> Meeting | None:
     """Return the one call, or pass, in which ranks stand while the others are known to be elsewhere.
 
     Args:
         trace: The capture.
         lost: Ranks whose processes showed no sign of life meanwhile: they have no stacks.
+        dead: Ranks that were killed before the others ended: of these a stack may lack.
     """
     inner = standing_inner(trace)
     inner = inner[_is_between_ranks(inner)]
@@ -198,7 +205,7 @@ def away_from_call(trace: Trace, lost: Collection[int]) -> Meeting | None:
     functions = set(calls_by_rank(trace).values()) or set(inner["function"].map(_in_words))
     known = set(map(int, trace.frame("standing")["rank"])) | set(lost)
     absent = known - waiting
-    if not absent or len(functions) != 1 or not known.issuperset(trace.ranks):
+    if not absent or len(functions) != 1 or not (known | set(dead)).issuperset(trace.ranks):
         return None
     return Meeting(functions.pop(), tuple(sorted(waiting)), tuple(sorted(absent)))
 
@@ -225,10 +232,17 @@ def different_calls(trace: Trace) -> tuple[Meeting, ...]:
 
 
 def calls_by_rank(trace: Trace) -> dict[int, str]:
-    """Return the innermost call of communication of each rank that stands in one and does not go on."""
+    """Return the innermost call of communication of each rank that stands in one and does not go on.
+
+    Of ranks that make a group it is that, not what it consists of.
+    """
     inner = standing_inner(trace)
     inner = inner[inner["file"].astype(str).str.endswith(CALL_FILE)]
-    return dict(zip(inner["rank"].astype(int), inner["function"].astype(str), strict=True))
+    calls = dict(zip(inner["rank"].astype(int), inner["function"].astype(str), strict=True))
+    frame = trace.frame("standing")
+    frame = frame[frame["rank"].isin(calls) & frame["function"].isin(MEETINGS)]
+    frame = frame[frame["file"].astype(str).str.endswith(CALL_FILE)].sort_values("depth")
+    return calls | dict(zip(frame["rank"].astype(int), frame["function"].astype(str), strict=True))
 
 
 def waits_for_others(trace: Trace) -> frozenset[int]:
@@ -310,7 +324,8 @@ def _places(frame: pd.DataFrame) -> pd.DataFrame:
     inner = frame["depth"] == 0
     file = frame["file"].str.replace(r"^.*[/\\]", "", regex=True)
     # A thread that goes on within a function is at another line of it by now.
-    line = (":" + frame["line"].astype(str)).where(~(inner & frame["goes_on"]), "")
+    is_past = frame["goes_on"] & frame["moment"].eq(StackMoment.STANDSTILL.value)
+    line = (":" + frame["line"].astype(str)).where(~(inner & is_past), "")
     places = frame["function"] + " (" + file + line + ")"
     callers = frame[~inner & ~frame["file"].str.contains(_LIBRARY)]
     callers = callers[callers.groupby("rank").cumcount() < _CALLERS]

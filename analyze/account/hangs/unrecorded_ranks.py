@@ -67,15 +67,18 @@ def lost_ranks(trace: Trace) -> frozenset[int]:
     """Return ranks of which nothing tells what they had issued, and that fell silent long before others did.
 
     Such a process is stopped, or native code holds its interpreter. It has issued nothing since, so others
-    wait for it, if they wait.
+    wait for it, if they wait. Who ended in order is not lost.
     """
     progress = trace.frame("progress")
     by_rank = progress.groupby("rank").agg(
-        issued=("issued_seq", "count"), alive_ns=("alive_ns", "max")
+        issued=("issued_seq", "count"),
+        in_order=("completed_seq", "count"),
+        alive_ns=("alive_ns", "max"),
     )
     alive_ns = by_rank["alive_ns"].dropna().astype("int64")
     is_silent = alive_ns <= alive_ns.max() - SILENT_NS
-    unknown = unheard_ranks(trace.tables) & set(by_rank.index[by_rank["issued"] == 0])
+    is_unknown = (by_rank["issued"] == 0) & (by_rank["in_order"] == 0)
+    unknown = unheard_ranks(trace.tables) & set(by_rank.index[is_unknown])
     return frozenset(map(int, alive_ns.index[is_silent])) & unknown
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pandas as pd
+
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.hangs.hang import OpenOperation, WaitGraph
@@ -71,19 +73,42 @@ def _first_lacking(inner: Sequence[OpenOperation]) -> OpenOperation | None:
     return first[0] if len(first) == 1 else None
 
 
-def _apart(trace: Trace, graph: WaitGraph) -> Message | None:
-    """Return where the fewer ranks of a circle stand and where the rest, by their stacks; None unless these are two lines."""
-    places = stack_places(trace)
-    places = places[places["rank"].isin(graph.ring) & ~places["goes_on"]]
-    lines = places["callers"].map(lambda callers: callers[0] if callers else "")
-    by_line = places.groupby(lines)["rank"].agg(list).sort_values(key=lambda own: own.map(len))
-    if len(places) < len(graph.ring) or len(by_line) != 2 or "" in by_line.index:
+def _apart(trace: Trace, graph: WaitGraph, inner: Sequence[OpenOperation]) -> Message | None:
+    """Return where the fewer ranks of a circle stand and where the rest; None unless these are two lines."""
+    lines = _lines_of_stacks(trace, graph)
+    if set(lines) != set(graph.ring):
+        lines = _lines_of_calls(trace, inner)
+    ranks = pd.Series(sorted(set(lines) & set(graph.ring)), dtype="int64")
+    by_line = ranks.groupby(ranks.map(lines)).agg(list).sort_values(key=lambda own: own.map(len))
+    if len(ranks) < len(graph.ring) or len(by_line) != 2 or "" in by_line.index:
         return None
     few, rest = by_line
     if len(few) == len(rest):
         return None
     own, others = by_line.index
     return message("hang.deadlock_apart", ranks=few, own=own, others=rest, usual=others)
+
+
+def _lines_of_stacks(trace: Trace, graph: WaitGraph) -> dict[int, str]:
+    """Return the line of the program in which each rank of a circle stands, by its stack; empty where it called nothing."""
+    places = stack_places(trace)
+    places = places[places["rank"].isin(graph.ring) & ~places["goes_on"]]
+    lines = places["callers"].map(lambda callers: callers[0] if callers else "")
+    return dict(zip(map(int, places["rank"]), lines, strict=True))
+
+
+def _lines_of_calls(trace: Trace, inner: Sequence[OpenOperation]) -> dict[int, str]:
+    """Return the same of the collective that each rank waits in first, where its place was recorded, as dumps do."""
+    calls = trace.frame("collective_call").dropna(subset=["place"])
+    calls = calls.astype({"group_id": str, "place": str})
+    places = calls.set_index(["group_id", "seq", "rank"])["place"].to_dict()
+    found = {}
+    for own in inner:
+        for rank in set(own.since_ns) - set(own.delayed):
+            place = places.get((own.key[0], own.key[1], rank))
+            if own.key[2] < 0 and place:
+                found[rank] = place
+    return found
 
 
 def _ring_claim(trace: Trace, graph: WaitGraph, inner: Sequence[OpenOperation]) -> Message:
@@ -93,7 +118,7 @@ def _ring_claim(trace: Trace, graph: WaitGraph, inner: Sequence[OpenOperation]) 
         _, _, source, target = found.key
         ends = {"source": source, "target": target, "absent": found.absent}
         return message("hang.deadlock_transfer", waiting=_waiting(found), **ends)
-    apart = _apart(trace, graph)
+    apart = _apart(trace, graph, inner)
     if apart is not None:
         return apart
     if _in_groups(inner):

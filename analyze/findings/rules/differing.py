@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshscope.probe.schema.sampling import FIRST_SEQ_BITS
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...account.differing import Differing, Shifted, differing_collectives
@@ -122,6 +123,8 @@ def _of_transfers(trace: Trace, found: DifferingTransfers) -> Finding:
 def _when(step: int, steps: int, seq: int) -> Message:
     if step < 0:
         return message("mismatch.first_number", seq=seq)
+    if seq >= 1 << FIRST_SEQ_BITS:
+        return message("mismatch.first_in_step", step=step, steps=steps)
     return message("mismatch.first_step", step=step, seq=seq, steps=steps)
 
 

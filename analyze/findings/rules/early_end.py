@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from signal import SIGABRT, SIGKILL
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
 from typing import NamedTuple
 
 from meshscope.probe.schema.terms import FindingKind, Severity, StackMoment
 
-from ...account.hangs.ended import Death, ends_of_ranks
+from ...account.hangs.ended import Death
 from ...account.hangs.hang import WaitGraph
-from ...account.hangs.stacks import stack_messages
+from ...account.hangs.rank_ends import ends_of_ranks
+from ...account.hangs.stacks import stack_messages, stack_places, waits_for_others
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 from ...wording.words import exit_words
-from .standstill_words import SHOWN, device_faults_of, waited_for, where_of
+from .standstill_words import (
+    SHOWN,
+    device_faults_of,
+    step_counts,
+    steps_message,
+    unlike_passes,
+    waited_for,
+    where_of,
+)
 
 _WATCH_OF_WORKERS = r"[/\\]torch[/\\]utils[/\\]data[/\\]_utils[/\\]signal_handling\.py$"
 """Where torch raises that a worker of a DataLoader has died."""
@@ -23,6 +32,9 @@ _ERRORS_OF_WORKERS = r"[/\\]torch[/\\]_utils\.py$"
 """Where it raises the error of a worker anew."""
 _SIGNAL_BITS = 0x7F
 """Of what ``wait`` tells; the next bit says that memory was dumped."""
+
+_WITH_STACK = (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL)
+"""Signals after which the interpreter writes stacks."""
 
 
 def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Finding:
@@ -40,13 +52,49 @@ def crash_finding(trace: Trace, graph: WaitGraph | None, death: Death) -> Findin
         evidence=(
             *_how(death),
             *stack_messages(trace, death.ranks, most=SHOWN),
+            *_without_stack(trace, death.ranks),
             *_of_workers(trace, death.ranks),
             *stack_messages(trace, others, most=SHOWN),
             *(waited_for(trace, graph, death.ranks) if graph and is_waited_for else ()),
             *device_faults_of(trace, death.ranks),
+            *_whole_host(trace, death.ranks),
         ),
-        remedy=message("crash.remedy", ranks=death.ranks),
+        remedy=_remedy_of_death(trace, death),
     )
+
+
+def _remedy_of_death(trace: Trace, death: Death) -> Message:
+    """Return what to do: whom a library aborted in a call that differs from those of others is a victim of that."""
+    is_aborted = any(status & _SIGNAL_BITS == SIGABRT for status in death.wait_statuses)
+    if is_aborted and waits_for_others(trace).issuperset(death.ranks):
+        places = stack_places(trace)
+        # A stack that a signal left has no qualified names: file and line alone are compared.
+        lines = places["callers"].map(lambda own: own[0].rpartition(" (")[2] if own else "")
+        is_own = places["rank"].isin(death.ranks)
+        elsewhere = places[~is_own & ~lines.isin({"", *lines[is_own]})]
+        if len(elsewhere):
+            others = sorted(map(int, elsewhere["rank"]))
+            return message("crash.remedy_aborted", ranks=death.ranks, others=others)
+    return message("crash.remedy", ranks=death.ranks)
+
+
+def _without_stack(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
+    """Yield which ranks a signal ended of which the interpreter wrote no stack here, and where that may be."""
+    status = ends_of_ranks(trace)["wait_status"].dropna().astype("int64") & _SIGNAL_BITS
+    signalled = set(status.index[status.isin(_WITH_STACK)]) & set(ranks)
+    frame = trace.frame("standing")
+    lacking = signalled - set(frame.loc[frame["moment"].eq(StackMoment.FATAL_SIGNAL.value), "rank"])
+    if lacking:
+        yield message("crash.no_stack", ranks=sorted(lacking))
+
+
+def _whole_host(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
+    """Yield the hosts of which all ranks ended first, where others had ranks too: they may be lost."""
+    hosts = [trace.clocks.get(rank) for rank in ranks]
+    rest = {trace.clocks.get(rank) for rank in trace.ranks if rank not in ranks}
+    lost = sorted({host for host in hosts if host is not None} - rest)
+    if lost and len(lost) == len(set(hosts)) and len(ranks) > 1 and rest - {None}:
+        yield message("crash.whole_host", hosts=lost)
 
 
 def _of_workers(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
@@ -96,7 +144,7 @@ def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
     """
     ended, waiting = graph.absent, graph.waiting
     is_more = len(ended) > len(waiting)
-    steps = _steps(trace, graph)
+    steps = step_counts(trace, ended, waiting)
     is_same = steps is not None and steps.others < steps.own
     said = _SAID[is_more, is_same]
     return Finding(
@@ -109,7 +157,8 @@ def fewer_batches(trace: Trace, graph: WaitGraph) -> Finding:
         confidence=0.95,
         evidence=(
             message("fewer_batches.status", ended=_with_status_0(trace, ended)),
-            *(() if steps is None else _counts(ended, steps)),
+            *(() if steps is None else (steps_message(ended, steps),)),
+            *unlike_passes(trace),
             *waited_for(trace, graph, ended),
             *stack_messages(trace, waiting, most=SHOWN),
         ),
@@ -150,21 +199,3 @@ def _claim_of_ended(
     if is_same:
         return message("fewer_batches.left_out", ended=ended, waiting=len(waiting))
     return message("fewer_batches.claim", ended=ended, waiting=len(waiting))
-
-
-class _Steps(NamedTuple):
-    """How many steps ended: of ranks that ended in order, and of those that waited for them."""
-
-    own: int
-    others: int
-
-
-def _steps(trace: Trace, graph: WaitGraph) -> _Steps | None:
-    steps = trace.frame("step").groupby("rank")["step"].nunique()
-    own = steps[steps.index.isin(graph.absent)]
-    others = steps[steps.index.isin(graph.waiting)]
-    return _Steps(int(own.max()), int(others.max())) if len(own) and len(others) else None
-
-
-def _counts(ended: tuple[int, ...], steps: _Steps) -> Iterator[Message]:
-    yield message("fewer_batches.steps", ended=ended, own=steps.own, others=steps.others)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...account.hangs.ended import LEAST_SILENCE_NS, ends_of_ranks
+from ...account.hangs.rank_ends import ends_of_ranks
 from ...account.hangs.stacks import (
     MESSAGES,
     calls_by_rank,
@@ -19,8 +19,9 @@ from ...account.hangs.stacks import (
     stack_messages,
     stack_places,
 )
+from ...account.hangs.standstill import LEAST_SILENCE_NS
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
-from ...align.steps.last_records import last_record_ns
+from ...align.steps.last_records import last_progress_ns
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...tables.trace import Trace
@@ -28,11 +29,15 @@ from ...wording.message import Message, message
 from ...wording.words import exit_words
 from .hang import hang_findings
 from .mismatch import MISMATCHES
-from .standstill_words import SHOWN, where_of, with_attempt
+from .standstill_words import SHOWN, unlike_messages, unlike_passes, where_of, with_attempt
 
 _INTERRUPTED = frozenset({KeyboardInterrupt.__name__, SIGINT.name, f"exit code {128 + SIGINT}"})
+_TERMINATED = frozenset({SIGTERM.name, f"exit code {128 + SIGTERM}"})
+"""A handler of the program may end it by ``sys.exit`` with the code that shells give."""
 _UNKNOWN = "unknown"
 _IN_ORDER = "in order"
+_ENDED_FIRST = "ended_first"
+"""The cause where ranks failed after others had ended in order."""
 
 
 class _Kind(NamedTuple):
@@ -50,17 +55,25 @@ class _Kind(NamedTuple):
 
 def ends(account: Account) -> Iterator[Finding]:
     """How the job ended, where it broke off: who did not arrive, who died, or what ended them all."""
-    windows = account.windows
-    yield from how_it_ended(account.trace, windows.step_time_ns if windows.has_marks else None)
+    trace, windows = account.trace, account.windows
+    if trace.frame("progress").empty:
+        return
+    usual_ns = _usual_step_ns(trace)
+    # The account may be of few steps, as where ranks exchange nothing: then of the first one.
+    known = [windows.step_time_ns, *([] if usual_ns is None else [usual_ns])]
+    yield from how_it_ended(trace, min(known) if windows.has_marks else None)
 
 
 def ends_of(trace: Trace) -> tuple[Finding, ...]:
     """Return how the job of a capture ended, of all its steps; nothing where it did not break off."""
     if trace.frame("progress").empty:
         return ()
+    return tuple(found for found in how_it_ended(trace, _usual_step_ns(trace)) if found.is_end)
+
+
+def _usual_step_ns(trace: Trace) -> float | None:
     lengths = trace.frame("step")["dur_ns"]
-    usual_ns = float(lengths.median()) if len(lengths) else None
-    return tuple(found for found in how_it_ended(trace, usual_ns) if found.is_end)
+    return float(lengths.median()) if len(lengths) else None
 
 
 def how_it_ended(trace: Trace, step_time_ns: float | None) -> Iterator[Finding]:
@@ -105,6 +118,7 @@ def _ended(trace: Trace) -> Iterator[Finding]:
         removal_gain_frac=None,
         confidence=said.confidence,
         evidence=(
+            *(_first_unlike(trace) if said.cause == _ENDED_FIRST else ()),
             message("crash.all_ended", between_ns=between_ns, rank=first),
             *silence,
             *(_way(str(way), _ranks(own)) for way, own in ways.groupby(ways)),
@@ -115,9 +129,15 @@ def _ended(trace: Trace) -> Iterator[Finding]:
     )
 
 
+def _first_unlike(trace: Trace) -> Iterator[Message]:
+    """Yield in which step ranks first did other things than most, or than their peers: what failed later began there."""
+    yield from unlike_passes(trace)
+    yield from unlike_messages(trace)
+
+
 def _silence_before(trace: Trace, ended_ns: int) -> Iterator[Message]:
     """Say that nothing was recorded long before the first end: who ended first may have given up waiting."""
-    last_ns = last_record_ns(trace)
+    last_ns = int(last_progress_ns(trace).max())
     if last_ns and ended_ns - last_ns >= LEAST_SILENCE_NS:
         yield message("crash.silent_before", silent_ns=ended_ns - last_ns)
 
@@ -142,7 +162,9 @@ def way_words(times: pd.DataFrame) -> pd.Series[str]:
     words = {own: exit_words(int(own)) if own else _IN_ORDER for own in status.dropna().unique()}
     by_status = status.astype(object).map(words)
     otherwise = times["closed"].map({True: _IN_ORDER, False: _UNKNOWN})
-    ways: pd.Series[str] = times["ended_by"].astype(object)
+    # Of ``sys.exit`` the code says more.
+    is_exit = times["ended_by"].eq(SystemExit.__name__) & by_status.notna()
+    ways: pd.Series[str] = times["ended_by"].astype(object).mask(is_exit)
     ways = ways.where(ways.notna(), by_status.astype(object))
     return ways.where(ways.notna(), otherwise).astype(str)
 
@@ -162,7 +184,7 @@ def _kind_of(ways: pd.Series[str], calls: Mapping[int, str]) -> _Kind | None:
             message("job_ended.interrupted_remedy"),
             "interrupted",
         )
-    if ways[first] == SIGTERM.name:
+    if ways[first] in _TERMINATED:
         return _Kind(
             *(FindingKind.JOB_ENDED, Severity.INFO, 0.8),
             message("job_ended.terminated", ranks=_ranks(ways)),
@@ -176,7 +198,7 @@ def _kind_of(ways: pd.Series[str], calls: Mapping[int, str]) -> _Kind | None:
             message("job_ended.killed_remedy"),
             "killed",
         )
-    failed = _ranks(ways[~ways.isin((_UNKNOWN, _IN_ORDER, SIGTERM.name))])
+    failed = _ranks(ways[~ways.isin({_UNKNOWN, _IN_ORDER, *_TERMINATED})])
     if ways[first] == _IN_ORDER and failed:
         return _failed_after(ways, failed, calls)
     if ways[first] in (_UNKNOWN, _IN_ORDER):
@@ -222,7 +244,7 @@ def _failed_after(ways: pd.Series[str], failed: list[int], calls: Mapping[int, s
             *(FindingKind.CRASH, Severity.CRITICAL, 0.6),
             message("crash.after_end", ended=ended, ranks=failed, how=sorted(set(ways[failed]))),
             message("crash.remedy_message_after_end", ranks=failed),
-            "ended_first",
+            _ENDED_FIRST,
             tuple(failed),
         )
     return _Kind(
@@ -231,6 +253,6 @@ def _failed_after(ways: pd.Series[str], failed: list[int], calls: Mapping[int, s
         message("crash.remedy_after_most_ended", ranks=failed)
         if is_more
         else message("crash.remedy_after_end", ended=ended),
-        "ended_first",
+        _ENDED_FIRST,
         tuple(failed if is_more else ended),
     )

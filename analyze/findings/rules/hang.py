@@ -17,7 +17,14 @@ from ...account.hangs.ended import (
 )
 from ...account.hangs.hang import OpenOperation, WaitGraph, stood_in, wait_graph
 from ...account.hangs.mismatch import Mismatch, mismatches
-from ...account.hangs.stacks import MESSAGES, away_from_call, calls_by_rank, stack_messages
+from ...account.hangs.rank_ends import ends_of_ranks
+from ...account.hangs.stacks import (
+    MEETINGS,
+    MESSAGES,
+    away_from_call,
+    calls_by_rank,
+    stack_messages,
+)
 from ...account.hangs.unrecorded_ranks import SILENT_NS, lost_ranks, unheard_ranks
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Finding
@@ -43,6 +50,7 @@ from .standstill_words import (
     where_of,
 )
 from .transfers import crossed_transfer_findings, unequal_transfer_findings
+from .unnamed_groups import unnamed_findings
 
 PATIENCE_STEPS = 10
 """Steps that ranks must have waited before a capture of ours is called hung: in one that was
@@ -51,6 +59,9 @@ PATIENCE_NS = 60_000_000_000
 """The same where the length of a step is not known."""
 LONG_NS = 10_000_000_000
 """There, what is long enough for a warning: a first step may compile, or read a checkpoint."""
+
+_FROM_WORKERS = "_try_get_data"
+"""The function of a DataLoader in which a rank waits for a batch that its workers make."""
 
 
 def hang_findings(trace: Trace, step_time_ns: float | None = None) -> Iterator[Finding]:
@@ -134,7 +145,10 @@ def _standstills(
         yield _uncaptured(trace, graph, standing)
     if graph.absent or graph.uncaptured or death is not None:
         return
-    if graph.ring:
+    unnamed = tuple(unnamed_findings(trace, graph))
+    if unnamed:
+        yield from unnamed
+    elif graph.ring:
         yield circle_finding(trace, graph, standing.severity, standing.factor)
     elif graph.stuck:
         yield _stuck(trace, graph, standing)
@@ -182,6 +196,7 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     evidence = [
         *waited_for(trace, graph, graph.absent),
         *stack_messages(trace, graph.absent, most=SHOWN),
+        *_waits_for_workers(trace, graph.absent),
         *killed_of(trace, graph.absent),
         *places_of(trace, graph),
         oldest_open(trace, graph),
@@ -210,6 +225,15 @@ def _absent(trace: Trace, graph: WaitGraph, standing: _Standing) -> Finding:
     )
 
 
+def _waits_for_workers(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
+    """Yield which of some ranks stand in their DataLoader: what holds them is in another process."""
+    frame = trace.frame("standing")
+    is_within = frame["function"].astype(str).str.endswith(_FROM_WORKERS)
+    within = frame[is_within & frame["rank"].isin(ranks)]
+    if len(within):
+        yield message("hang.loader_worker", ranks=sorted(set(map(int, within["rank"]))))
+
+
 def _absent_claim(trace: Trace, graph: WaitGraph, standing: _Standing) -> Message:
     absent, waiting = graph.absent, len(graph.waiting)
     if standing is _SILENT:
@@ -234,11 +258,13 @@ def _signs_of_life(trace: Trace, graph: WaitGraph) -> Iterator[Message]:
     waiters_ns, waited_ns = waited_until_ns(trace, graph), waited_at_least_ns(trace, graph)
     if waiters_ns is None or waited_ns is None:
         return
+    ended_ns = ends_of_ranks(trace)["ended_ns"].dropna()
     for rank in graph.absent[:SHOWN]:
         seen_ns = last_sign_of_life_ns(trace, rank)
         if seen_ns is None:
             continue
-        silent_ns = waiters_ns - seen_ns
+        # Who has ended gives none, as who left at Ctrl-C before the others.
+        silent_ns = min(waiters_ns, int(ended_ns.get(rank, waiters_ns))) - seen_ns
         if silent_ns < SILENT_NS <= waited_ns:
             yield message("hang.alive", rank=rank)
         elif silent_ns >= SILENT_NS:
@@ -296,7 +322,9 @@ def _behind(trace: Trace, graph: WaitGraph, standing: _Standing, calls: Sequence
             *waited_for(trace, graph, graph.absent),
             *waited(trace, graph),
         ),
-        remedy=message("hang.behind_remedy"),
+        remedy=message("hang.behind_remedy_group")
+        if set(calls) <= set(MEETINGS)
+        else message("hang.behind_remedy"),
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from meshscope.probe.schema.sampling import FIRST_SEQ_BITS
+
 from ...account.hangs.mismatch import Issue
+from ...account.hangs.newest_attempt import rows_of_newest_attempt
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 
@@ -38,6 +41,26 @@ def issue_message(issue: Issue) -> Message:
     if elements > 0:
         return message("mismatch.kind_counted", kind=kind, elements=elements)
     return message("mismatch.kind", kind=kind)
+
+
+def number_message(trace: Trace, group_id: str, seq: int) -> Message | int:
+    """Return the number of a collective of a group; its place in its step where the probe had begun to count anew.
+
+    Args:
+        trace: The capture.
+        group_id: The group.
+        seq: Its number there.
+    """
+    if seq < 1 << FIRST_SEQ_BITS or not trace.capabilities.counts_steps_by_rank:
+        return seq
+    rows = rows_of_newest_attempt(trace, "collective")
+    rows = rows[(rows["group_id"] == group_id) & (rows["step"] >= 0)]
+    step = rows.loc[rows["seq"] == seq, "step"].min()
+    first = rows.loc[rows["step"] == step, "seq"].min()
+    # What backends have counted has no record, and is no number of the probe.
+    if first != first:
+        return seq
+    return message("operation.number_in_step", number=seq - int(first) + 1, step=int(step))
 
 
 def issued_by(

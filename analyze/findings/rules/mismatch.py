@@ -18,7 +18,7 @@ from ...account.hangs.stacks import line_of_call, stack_messages
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
-from .issued import differing_message, issue_message, issued_by
+from .issued import differing_message, issue_message, issued_by, number_message
 from .standstill_words import SHOWN, group_message, where_of
 
 REMEDIES = {
@@ -121,7 +121,8 @@ def _line(issued: Message) -> str:
 
 
 def _claim(trace: Trace, found: Mismatch) -> Message:
-    ranks, seq, others = list(found.different), found.seq, len(found.usual_ranks)
+    ranks, others = list(found.different), len(found.usual_ranks)
+    seq = number_message(trace, found.group_id, found.seq)
     group = group_message(trace, found.group_id)
     first = next(iter(found.different.values()))
     sizes = {"sent_bytes": found.sent_bytes, "received_bytes": found.received_bytes}
@@ -162,8 +163,9 @@ def _evidence(trace: Trace, found: Mismatch, *, is_first: bool) -> Iterator[Mess
         yield _issued(trace, found, ranks, own)
     if found.usual_ranks:
         yield _issued(trace, found, found.usual_ranks, found.usual)
-    if is_first:
-        yield message("mismatch.agreed", seq=found.seq - 1)
+    if is_first and _is_recorded(trace, found.group_id, found.seq - 1):
+        before = number_message(trace, found.group_id, found.seq - 1)
+        yield message("mismatch.agreed", seq=before)
     # The first place of its like may be another one than where the others stand.
     yield from stack_messages(trace, (*found.different, *found.usual_ranks), most=SHOWN)
 
@@ -178,6 +180,12 @@ def _issued(trace: Trace, found: Mismatch, ranks: tuple[int, ...], issue: Issue)
         # Where the first of its like was issued may be another line of the program.
         place = line_of_call(trace, ranks)
     return issued_by(trace, found.group_id, ranks, issue, place=place)
+
+
+def _is_recorded(trace: Trace, group_id: str, seq: int) -> bool:
+    """Return whether any member has a record of a collective."""
+    rows = trace.frame("collective")
+    return bool(((rows["seq"] == seq) & (rows["group_id"].astype(str) == group_id)).any())
 
 
 def _is_newest(trace: Trace, found: Mismatch, ranks: tuple[int, ...]) -> bool:

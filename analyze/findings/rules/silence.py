@@ -9,13 +9,14 @@ killed together, the job stood still, though no record says in what.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from signal import SIGKILL
 
 import numpy as np
 
 from meshscope.probe.schema.terms import FindingKind, Severity, StepDetail
 
-from ...account.hangs.ended import Standstill, ends_of_ranks, stood_still
 from ...account.hangs.hang import WaitGraph
+from ...account.hangs.rank_ends import ends_of_ranks, killed_first
 from ...account.hangs.stacks import (
     Meeting,
     away_from_call,
@@ -23,13 +24,24 @@ from ...account.hangs.stacks import (
     meeting,
     stack_messages,
 )
+from ...account.hangs.standstill import Standstill, left_behind, stood_still
 from ...account.hangs.unrecorded_ranks import lost_ranks
 from ...align.steps.last_records import last_record_ns
 from ...tables.arrays import IntArray
 from ...tables.results import Finding
 from ...tables.trace import Trace
 from ...wording.message import Message, message
-from .standstill_words import SHOWN, where_of, with_attempt
+from ...wording.words import exit_words
+from .standstill_words import (
+    SHOWN,
+    killed_of,
+    step_counts,
+    steps_message,
+    unlike_messages,
+    unlike_passes,
+    where_of,
+    with_attempt,
+)
 
 
 def all_wait_for_silent(trace: Trace, graph: WaitGraph) -> bool:
@@ -49,12 +61,16 @@ def all_silent(
         patience_ns: From which silence is long, and from which it is a standstill.
         step_time_ns: Usual length of a step, where it is known.
     """
-    found = stood_still(trace, patience_ns[0]) if trace.capabilities.records_whole_life else None
+    if not trace.capabilities.records_whole_life:
+        return
+    found = stood_still(trace, patience_ns[0])
     if found is None:
+        yield from _left_behind(trace, patience_ns)
         return
     claim = message("hang.job", silent_ns=found.silent_ns)
-    met = meeting(trace) or away_from_call(trace, lost_ranks(trace))
-    evidence = [_together(trace, found), message("hang.no_open")]
+    dead = killed_first(trace)
+    met = meeting(trace) or away_from_call(trace, lost_ranks(trace), dead)
+    evidence = [*(_deaths(trace, dead) or [_together(trace, found)]), message("hang.no_open")]
     calls = () if met is not None else different_calls(trace)
     if calls:
         said = [message("hang.call_of", ranks=one.waiting, function=one.function) for one in calls]
@@ -78,6 +94,45 @@ def all_silent(
             *stack_messages(trace, trace.ranks, most=SHOWN),
         ),
         remedy=_remedy(trace, met, calls),
+    )
+
+
+def _deaths(trace: Trace, ranks: tuple[int, ...]) -> list[Message]:
+    """Return which ranks were killed at the end of the silence, before the others ended."""
+    if not ranks:
+        return []
+    status = ends_of_ranks(trace).loc[list(ranks), "wait_status"].astype(int)
+    how = sorted(set(map(exit_words, status)))
+    said = [message("hang.then_died", ranks=ranks, how=how)]
+    return [*said, message("crash.killed")] if SIGKILL in set(status) else said
+
+
+def _left_behind(trace: Trace, patience_ns: tuple[float, float]) -> Iterator[Finding]:
+    """Yield that some ranks neither recorded anything for long nor ended, while the others had ended in order."""
+    found = left_behind(trace, patience_ns[0])
+    if found is None:
+        return
+    left = [rank for rank in trace.ranks if rank not in found.done]
+    claim = message("hang.left", ranks=left, ended=found.done, silent_ns=found.silent_ns)
+    steps = step_counts(trace, found.done, left)
+    has_stacks = set(trace.frame("standing")["rank"]).issuperset(left)
+    yield Finding(
+        kind=FindingKind.HANG,
+        severity=Severity.CRITICAL if found.silent_ns >= patience_ns[1] else Severity.WARNING,
+        where=where_of(left, trace),
+        claim=claim,
+        cost_frac=None,
+        removal_gain_frac=None,
+        confidence=0.8,
+        evidence=(
+            *stack_messages(trace, left, most=SHOWN),
+            *(() if steps is None else (steps_message(found.done, steps),)),
+            *unlike_passes(trace),
+            *unlike_messages(trace),
+            *killed_of(trace, left),
+            *((_interrupt_of(left, found),) if found.interrupted else ()),
+        ),
+        remedy=message("hang.job_remedy_stacks") if has_stacks else message("hang.job_remedy"),
     )
 
 
@@ -121,6 +176,12 @@ def _together(trace: Trace, found: Standstill) -> Message:
         how = sorted(set(ended_by[list(found.gave_up)].astype(str)))
         return message("hang.gave_up", ranks=found.gave_up, how=how, between_ns=found.between_ns)
     return message("hang.ended_together", between_ns=found.between_ns)
+
+
+def _interrupt_of(ranks: list[int], found: Standstill) -> Message:
+    if found.between_ns:
+        return message("hang.interrupted", between_ns=found.between_ns)
+    return message("crash.ended_by", ranks=ranks, how="Ctrl-C")
 
 
 def silences(trace: Trace, graph: WaitGraph) -> Iterator[Message]:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from signal import SIGKILL
+from typing import NamedTuple
 
 import pandas as pd
 
 from ...account.devices.faults import fault_messages, faulty_devices
-from ...account.hangs.ended import LED_BY_NS, OWN_SIGNALS, ends_of_ranks, waited_until_ns
+from ...account.hangs.ended import waited_until_ns
 from ...account.hangs.hang import OpenOperation, WaitGraph
+from ...account.hangs.messages_apart import messages_apart
+from ...account.hangs.passes_apart import passes_apart
+from ...account.hangs.rank_ends import LED_BY_NS, OWN_SIGNALS, ends_of_ranks
 from ...account.hangs.unequal_transfers import transfer_ends
 from ...align.steps.last_records import last_record_ns
 from ...tables.results import Where
 from ...tables.trace import Trace
 from ...wording.message import Message, message
 from ...wording.words import exit_words
+from .issued import number_message
 
 MOST_LISTED = 32
 LEAST_SAID_NS = 50_000_000
@@ -46,7 +51,8 @@ def waited_for(trace: Trace, graph: WaitGraph, ranks: tuple[int, ...]) -> Iterat
         if last is None:
             yield message("hang.waited_for", **place)
         else:
-            yield message("hang.waited_for_after", **place, last=last)
+            own = number_message(trace, by_weight[at].key[0], last)
+            yield message("hang.waited_for_after", **place, last=own)
 
 
 def device_faults_of(trace: Trace, ranks: tuple[int, ...]) -> Iterator[Message]:
@@ -74,7 +80,8 @@ def operation_message(trace: Trace, found: OpenOperation) -> Message:
     group = group_message(trace, group_id)
     if source >= 0:
         return message("operation.transfer", source=source, target=target, group=group)
-    return message("operation.collective", kind=found.kind, seq=seq, group=group)
+    number = number_message(trace, group_id, seq)
+    return message("operation.collective", kind=found.kind, seq=number, group=group)
 
 
 def stuck_message(trace: Trace, found: OpenOperation) -> Message:
@@ -110,8 +117,55 @@ def killed_of(trace: Trace, ranks: Sequence[int]) -> Iterator[Message]:
 def _is_outlived(ends: pd.DataFrame, ranks: pd.Index) -> bool:
     """Return whether others ended after some ranks, and otherwise: else a launcher may have killed these as the last."""
     others = ends.loc[ends.index.difference(ranks)]
+    # A launcher kills one after the other, which takes a busy host a while.
+    others = others[others["wait_status"].ne(SIGKILL).fillna(value=True).astype(bool)]
     own_ns = ends.loc[ranks, "ended_ns"].max()
     return pd.isna(own_ns) or bool((others["until_ns"] >= own_ns + LED_BY_NS).any())
+
+
+class StepCounts(NamedTuple):
+    """How many steps ended: of ranks that ended in order, and of those that did not."""
+
+    own: int
+    others: int
+
+
+def step_counts(trace: Trace, ended: Sequence[int], others: Sequence[int]) -> StepCounts | None:
+    """Return the steps of ranks that ended in order and of others; None where either has none."""
+    steps = trace.frame("step").groupby("rank")["step"].nunique()
+    own, rest = steps[steps.index.isin(ended)], steps[steps.index.isin(others)]
+    return StepCounts(int(own.max()), int(rest.max())) if len(own) and len(rest) else None
+
+
+def steps_message(ended: Sequence[int], steps: StepCounts) -> Message:
+    """Return with how many steps ranks ended, and how many the others had."""
+    return message("fewer_batches.steps", ended=ended, own=steps.own, others=steps.others)
+
+
+def unlike_passes(trace: Trace) -> Iterator[Message]:
+    """Yield in which step ranks made other numbers of passes than most, where that was recorded."""
+    found = passes_apart(trace)
+    if found is None:
+        return
+    values = {
+        "step": found.step,
+        "ranks": found.ranks,
+        "forward": found.own.forward,
+        "backward": found.own.backward,
+        "usual_forward": found.usual.forward,
+        "usual_backward": found.usual.backward,
+    }
+    if found.steps == 1:
+        yield message("fewer_batches.passes_once", **values)
+    else:
+        yield message("fewer_batches.passes", **values, steps=found.steps)
+
+
+def unlike_messages(trace: Trace) -> Iterator[Message]:
+    """Yield in which step a rank first sent other messages than were received, where that was recorded."""
+    found = messages_apart(trace)
+    if found is not None:
+        yield message("crash.messages_apart", **found._asdict())
 
 
 def group_message(trace: Trace, group_id: str) -> Message:

@@ -11,8 +11,9 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import FindingKind
 
-from ...account.hangs.ended import ends_of_ranks, waited_until_ns
+from ...account.hangs.ended import waited_until_ns
 from ...account.hangs.hang import OpenOperation, OpKey, WaitGraph, wait_graph
+from ...account.hangs.rank_ends import ends_of_ranks
 from ...account.hangs.stacks import stack_places
 from ...account.hangs.unrecorded_ranks import unknown_at_the_end
 from ...align.steps.last_records import last_records_ns

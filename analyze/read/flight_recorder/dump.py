@@ -28,6 +28,7 @@ from ..kineto.groups import NamedGroup, parse_ranks
 from ..plain_pickle import load_plain
 from .operation import Operation
 from .rank_names import MAX_RANKS, rank_of
+from .unnamed_groups import with_own_groups
 from .values import elements_of, size_of, splits_of, to_dict, to_list, to_number, to_stamp, to_text
 
 MAX_BYTES = 64 << 20
@@ -115,7 +116,8 @@ def read_dump(file: InputFile) -> Dump:
 
 def _dump(value: Mapping[str, Any], file: InputFile, rank: int) -> Dump:
     oddities: Counter[Oddity] = Counter()
-    entries = [entry for entry in to_list(value.get("entries")) if isinstance(entry, dict)]
+    read = [entry for entry in to_list(value.get("entries")) if isinstance(entry, dict)]
+    entries = with_own_groups(read, rank)
     operations = list(_operations(entries, oddities))
     groups = _groups(to_dict(value.get("pg_config")), entries, oddities)
     strangers = sorted(n for n, g in groups.items() if g.ranks and rank not in g.ranks)

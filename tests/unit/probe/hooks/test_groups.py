@@ -1,6 +1,7 @@
 """Process groups keep their name, numbering and members apart."""
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,3 +108,14 @@ def test_sibling_groups_have_different_ids():
 def test_the_axis_comes_from_the_name_or_not_at_all(description, axis):
     """Fails when a group's name is not used, or an axis is made up."""
     assert axis_named(description.removeprefix("mesh_")) is axis
+
+
+def test_a_group_that_was_never_used_counts_nothing(table, monkeypatch):
+    """Fails when a rank that others wait for in the first operation of a group looks as if it was not in it."""
+    used, unused, other = (
+        ProcessGroup(name, 4, count) for name, count in (("0", 7), ("1", 0), ("2", None))
+    )
+    table.of(used)
+    world = SimpleNamespace(pg_map=dict.fromkeys((used, unused, other)), pg_group_ranks={})
+    monkeypatch.setattr("torch.distributed.distributed_c10d._world", world)
+    assert table.operations_so_far() == {"0[0,1,2,3]": 7, "1[0,1,2,3]": 0}

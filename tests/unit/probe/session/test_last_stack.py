@@ -100,3 +100,13 @@ def test_what_an_error_tells_of_others(text, moment):
     assert moment_of(RuntimeError(text)) == moment
     assert moment_of(OSError(text)) == "raised"
     assert stack_of_error(caught(text))[-1].function == "load"
+
+
+def test_nobody_looks_where_a_program_stands_that_an_exception_has_ended(noted):
+    """Fails when the exit of a program, which waits for a thread of its own, is said to be where it hung."""
+    notes, _, _ = noted
+    looks = []
+    for error in (None, caught("bad sample")):
+        notes.note(error)
+        notes.look(lambda: looks.append(1))
+    assert len(looks) == 1

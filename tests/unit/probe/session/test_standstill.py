@@ -192,6 +192,23 @@ def test_where_the_training_thread_stands_is_noted(watched, training):
     assert functions(after(8 * LOOK_NS)) == ([], True)
 
 
+def test_a_loop_that_is_seen_in_one_call_by_chance_goes_on(watched, training, monkeypatch):
+    """Fails when an evaluation that goes on is said to hang in the call that both looks happened to see."""
+    after, capture, _ = watched
+    capture.level = COLLECTIVES
+    within = {"at": 0}
+
+    def loop(thread):
+        within["at"] += 1
+        own = (Frame("main", __file__, 3), Frame("evaluate", __file__, 9))
+        return (*own, Frame("linear", __file__, 5)) if within["at"] % standstill._GLANCES else own
+
+    monkeypatch.setattr(standstill, "stack_of", loop)
+    after(0)
+    after(LOOK_NS)
+    assert functions(after(LOOK_NS)) == (["evaluate", "main"], True)
+
+
 def test_nothing_is_noted_while_steps_end(watched):
     """Every rank of a healthy run would write into its manifest time and again."""
     after, capture, _ = watched

@@ -135,6 +135,15 @@ def test_where_ctrl_c_came_is_said_unless_the_rank_had_stood_for_long():
     )
 
 
+def test_who_kept_running_is_shown_where_it_was_last():
+    """Fails when a rank that went on from its compilation to a hang is shown where it compiled."""
+    ran = note(MAIN, goes_on=True)
+    interrupted = last(OWN, MAIN, moment="interrupted")
+    assert words({0: both(ran, interrupted)}, [0]) == [
+        "Rank 0, when Ctrl-C came: in load (data.py:33), called by main (train.py:90)"
+    ]
+
+
 def test_hostile_names_are_shown_as_text():
     """A function could write to the terminal of whoever looks at it."""
     (found,) = words({0: note(["\x1b[2Jf" * 500, "a" * 5000 + ".py", 1])}, [0])

@@ -73,3 +73,30 @@ def _reductions(trace):
         ],
     )
     return {name: found.tables[name] for name in ("group", "progress", "collective")}
+
+
+def test_who_has_swapped_two_groups_is_named_by_the_lines_of_a_dump():
+    """Fails when the dumps of a job in which one rank swaps two groups name all of its ranks, and not that one."""
+    first = {0: "a", 1: "a", 2: "b"}
+    rows = [
+        {"rank": rank, "group_id": group, "seq": 1, "start_ns": 10, "end_ns": None}
+        for rank, group in first.items()
+    ]
+    trace = trace_of(
+        origin="flight_recorder",
+        ranks=(0, 1, 2),
+        group=[{"group_id": group, "ranks": [0, 1, 2]} for group in "ab"],
+        progress=[
+            {"rank": rank, "group_id": group, "issued_seq": group == own, "completed_seq": 0}
+            for rank, own in first.items()
+            for group in "ab"
+        ],
+        collective=rows,
+        collective_call=[
+            {"rank": row["rank"], "group_id": row["group_id"], "seq": 1,
+             "place": f"step (t.py:{7 if row['group_id'] == 'b' else 9})"}
+            for row in rows
+        ],
+    )  # fmt: skip
+    claim = str(next(hang_findings(trace)).claim)
+    assert claim == "Deadlock: rank 2 waited at step (t.py:7), ranks 0 and 1 at step (t.py:9)"

@@ -1,6 +1,6 @@
 """How a job ended of which no rank is known to be the reason, and that this is the first word on it."""
 
-from signal import SIGABRT, SIGINT, SIGKILL, SIGTERM
+from signal import SIGABRT, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
 import pyarrow as pa
 import pytest
@@ -131,6 +131,18 @@ ALL = range(4)
             "The job was ended from outside: SIGTERM to ranks 0, 1, 2 and 3",
         ),
         (
+            {r: (r, 143 << 8, "SystemExit") for r in ALL},
+            "job_ended",
+            "info",
+            "The job was ended from outside: SIGTERM to ranks 0, 1, 2 and 3",
+        ),
+        (
+            {r: (r, 3 << 8, "SystemExit") for r in ALL},
+            "crash",
+            "critical",
+            "The job died: rank 0 ended first (exit code 3)",
+        ),
+        (
             {r: (r, SIGKILL, None) for r in ALL},
             "job_ended",
             "warning",
@@ -150,8 +162,10 @@ ALL = range(4)
         ),
         ({r: (r, None, None) for r in ALL}, None, None, None),
     ],
-    ids=["interrupted", "terminated", "killed", "error", "after one in order", "unknown"],
-)
+    ids=[
+        "interrupted", "terminated", "terminated, as a handler exits", "exit code", "killed", "error", "after one in order", "unknown",
+    ],
+)  # fmt: skip
 def test_the_way_in_which_all_ended_is_reported(ends, kind, severity, claim):
     """Fails when the first word on a job that died is how its communication was."""
     found = ends_of(job(ends))
@@ -256,8 +270,16 @@ def test_a_job_that_died_in_its_first_step_is_diagnosed():
 
 def test_a_capture_of_a_job_that_ended_in_order_without_steps_stays_an_error():
     """Fails when an empty capture is called a diagnosis without findings."""
-    with pytest.raises(NoStepsError):
+    with pytest.raises(NoStepsError, match="no step and no event was recorded"):
         diagnose(trace_of(ranks=(0, 1)))
+
+
+def test_a_job_that_never_started_is_sent_to_the_log_of_its_launcher():
+    """Fails when a port in use, or a rendezvous that timed out, is told as an unknown world size."""
+    with pytest.raises(
+        NoStepsError, match=r"no process of the job was a rank.*log of the launcher"
+    ):
+        diagnose(trace_of(ranks=(), origin="meshscope"))
 
 
 def test_how_it_ended_stands_above_a_line_and_the_rest_below():
@@ -342,11 +364,26 @@ def test_a_worker_that_died_or_failed_is_told(function, file, code):
 def test_the_last_rank_that_a_launcher_killed_had_no_want_of_memory():
     """Fails when a rank in a debugger, which a launcher had to kill, sends its user to the kernel's log."""
     ends = dict.fromkeys(range(3), (30_000, SIGTERM, None))
-    for killed_ms, is_told in ((60_000, False), (29_900, True)):
-        own = ends | {3: (killed_ms, SIGKILL, None)}
+    killed = dict.fromkeys(range(3), (30_000, SIGKILL, None))
+    for others, killed_ms, is_told in (
+        (ends, 60_000, False), (ends, 29_900, True), (killed, 29_900, False),
+    ):  # fmt: skip
+        own = others | {3: (killed_ms, SIGKILL, None)}
         found = ends_of(job(own, behind=(3,), steps=4))[0]
         assert found.where["ranks"] == [3]
         assert any(fact.code == "crash.killed" for fact in found.evidence) is is_told
+
+
+@pytest.mark.parametrize(("status", "is_first"), [(SIGKILL, True), (SIGTERM, False)])
+def test_who_is_killed_in_a_hang_hides_not_who_did_not_come(status, is_first):
+    """Fails when one rank that is killed, so that its stack lacks, leaves a hang of another without a name."""
+    ends = dict.fromkeys((0, 2, 3), (9_080, SIGTERM, None)) | {1: (9_000, status, None)}
+    waits = dict.fromkeys((0, 3), (TORCH, "all_reduce", "other_died"))
+    trace = seen(job(ends, steps=20), waits | {2: ("/job/io.py", "load_shard", "other_died")})
+    (found,) = ends_of(trace)
+    assert (found.kind, found.where["ranks"] == [2]) == ("hang", is_first)
+    said = "Rank 1 then died first (SIGKILL), and the others because of it"
+    assert (said in map(str, found.evidence)) is is_first
 
 
 def test_a_stage_that_waits_in_a_send_is_not_blamed_for_the_one_that_receives_nothing():
@@ -359,3 +396,47 @@ def test_a_stage_that_waits_in_a_send_is_not_blamed_for_the_one_that_receives_no
     stacks = {0: sends, 1: sends, 2: ("/job/data.py", "load", "standstill")}
     (found,) = ends_of(seen(trace.with_tables({"p2p": p2p}), stacks))
     assert (found.kind, found.where["ranks"]) == ("hang", [2])
+
+
+@pytest.mark.parametrize(("line", "code"), [(623, "crash.remedy"), (29, "crash.remedy_aborted")])
+def test_whom_a_library_aborted_in_a_call_is_a_victim_of_who_stood_at_another_line(line, code):
+    """Fails when the log of a rank that gloo aborted is all there is to read, and the branch of another is not."""
+    ends = dict.fromkeys(ALL, (130, SIGTERM, None)) | {1: (0, SIGABRT, None)}
+    rows = [
+        {"rank": rank, "depth": depth, "function": function, "file": file, "line": own,
+         "goes_on": False, "moment": moment, "time_ns": LAST}
+        for rank, moment, name, at in (
+            (1, "fatal_signal", "after", 623), (2, "other_died", "loop", line),
+            (3, "other_died", "main.<locals>.after", 623),
+        )
+        for depth, (function, file, own) in enumerate(
+            (("all_reduce", TORCH, 7), (name, "/job/train.py", at))
+        )
+    ]  # fmt: skip
+    standing = STANDING.conform(pa.Table.from_pylist(rows))
+    (found,) = ends_of(job(ends).with_tables({"standing": standing}))
+    assert (found.kind, found.where["ranks"], found.remedy.code) == ("crash", [1], code)
+    if code == "crash.remedy_aborted":
+        assert found.remedy.values["others"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_said"), [(SIGSEGV, True), (SIGABRT, True), (SIGKILL, False)]
+)
+def test_a_signal_of_which_no_stack_was_written_says_where_that_may_be(status, is_said):
+    """Fails when a program with a fault handler of its own leaves a crash without a line, and nobody knows why."""
+    ends = dict.fromkeys(ALL, (130, SIGTERM, None)) | {1: (0, status, None)}
+    (found,) = ends_of(job(ends))
+    assert any(fact.code == "crash.no_stack" for fact in found.evidence) is is_said
+
+
+def test_who_left_at_ctrl_c_before_the_others_gave_signs_of_life_until_then():
+    """Fails when a rank that waits for a worker of its DataLoader is said to be dead or stopped, and no worker is named."""
+    ends = dict.fromkeys(ALL, (26_000, SIGINT, "KeyboardInterrupt"))
+    trace = job(ends | {2: (20_000, SIGINT, "KeyboardInterrupt")}, behind=(2,), steps=20)
+    trace = seen(trace, {2: ("/v/torch/utils/data/dataloader.py", "_try_get_data", "standstill")})
+    (found,) = ends_of(trace)
+    assert (found.kind, found.where["ranks"]) == ("hang", [2])
+    said = {fact.code for fact in found.evidence}
+    assert said >= {"hang.alive", "hang.loader_worker"}
+    assert "hang.no_sign_of_life" not in said
