@@ -24,7 +24,7 @@ documents T is what a token sees on average, ``sum(L^2) / sum(L)`` over their le
 
 Where the probe saw what ran (``ran_products``, ``ran_attention``, else ``ran_layers``), that takes the place
 of the sizes: a layer that runs three times counts three times, a frozen weight two thirds, a pass without
-gradients one third.
+gradients one third. The sizes count such passes of the trained model by their rows.
 """
 
 from __future__ import annotations
@@ -199,13 +199,16 @@ def flops_per_token(
         KeyError: There is no such convention.
     """
     seen = (model.ran_keys or float(model.seq_len)) if keys_per_token is None else keys_per_token
-    return {
-        "nonembedding": _matrix_flops(model) + _attention_flops(model, seen, causal=False),
-        "full": _matrix_flops(model) + _attention_flops(model, seen, causal=False),
-        "causal": _matrix_flops(model) + _attention_flops(model, seen, causal=True),
-        "palm": _palm_flops(model, seen),
-        "no_attention": _matrix_flops(model),
-    }[convention]
+    products = _matrix_flops(model)
+    flops = {
+        "nonembedding": lambda: products + _attention_flops(model, seen, causal=False),
+        "full": lambda: products + _attention_flops(model, seen, causal=False),
+        "causal": lambda: products + _attention_flops(model, seen, causal=True),
+        "palm": lambda: _palm_flops(model, seen),
+        "no_attention": lambda: products,
+    }[convention]()
+    # What was seen to run has its passes without gradients in it.
+    return flops if model.ran_products else flops * (1.0 + model.forward_rows / _PASSES)
 
 
 def layer_flops(model: ModelDescription, layer: int) -> float:

@@ -1,6 +1,7 @@
 """What two steps multiply, held against FLOPs counted by torch itself on the same loop."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from meshscope.probe.hooks.base import Capture
 from meshscope.probe.hooks.compute import ComputeHook
 from meshscope.probe.hooks.module_products import doubts_of
+from meshscope.probe.hooks.pass_work import PassWork, RunRows
 from meshscope.probe.hooks.step_work import StepWork, observed_fields
 from meshscope.probe.recording.open_recorder import EarlyRecorder
 from meshscope.probe.settings.config import ProbeConfig
@@ -165,15 +167,15 @@ def half_frozen():
     return model
 
 
-def observed(step, model):
-    """Return what a probe learns in four steps of a training."""
+def observed(step, model, steps=4):
+    """Return what a probe learns in some steps of a training."""
     told = []
     capture = Capture(EarlyRecorder(), ProbeConfig(), lambda: None)
     facts = type("Facts", (), {"learn": staticmethod(told.append)})()
     hook = ComputeHook(capture, facts)
     hook.install()
     try:
-        for _ in range(4):
+        for _ in range(steps):
             model.zero_grad()
             step().backward()
             capture.recorder.step += 1
@@ -314,6 +316,45 @@ def test_a_reference_model_counts_forward_only():
     assert observed(step, model)["ran_products"] * 6 * IDS.numel() == counted_flops(step)
 
 
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("own", [True, False], ids=["policy", "teacher"])
+def test_passes_of_every_third_step_count_by_their_share(first, own):
+    """Fails when a policy that generates before some updates has an MFU without what it generates."""
+    model, flops, numbers = Model(), [], itertools.count()
+    generates = model if own else copy.deepcopy(model)
+
+    def step():
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            for tokens in range(6, 9) if next(numbers) % 3 == first else ():
+                generates(IDS[:, :tokens])
+        flops.append(counter.get_total_flops())
+        return model(IDS).sum()
+
+    found = observed(step, model, steps=10)
+    told = found["ran_products"] * 6 * IDS.numel()
+    assert told == pytest.approx(counted_flops(lambda: model(IDS).sum()) + sum(flops[1:10]) / 9)
+    assert found["ran_without"] * 6 * IDS.numel() == pytest.approx(sum(flops[1:10]) / 9)
+
+
+@pytest.mark.parametrize("every", [2, 5])
+def test_a_critic_is_updated_more_often_than_its_generator(every):
+    """Fails when MFU is that of the steps of one kind, where the passes of others train another module."""
+    critic, generator, numbers = Block(), Block(), itertools.count()
+    noise = torch.randn(2, 3, 16)
+    both = nn.ModuleList([critic, generator])
+
+    def step(number=None):
+        if (next(numbers) if number is None else number) % every == every - 1:
+            return critic(generator(noise)).sum()
+        return critic(noise).sum()
+
+    steps = 1 + 4 * every
+    found = observed(step, both, steps)
+    counts = [counted_flops(lambda n=n: step(n)) for n in range(1, steps)]
+    assert found["per_step"]
+    assert found["ran_products"] * 6 == pytest.approx(sum(counts) / len(counts))
+
+
 class Taught(Model):
     """Holds a teacher in evaluation where no walk over its modules finds it."""
 
@@ -428,20 +469,23 @@ def test_what_is_compiled_in_an_observed_step_is_compiled_once():
     assert len(compiled) == 1
 
 
-def step(trained, forward_only=0.0, *, is_whole=True, has_head=True, **more):
-    """Return the work of a step of one token."""
-    return StepWork(1, trained, forward_only, 3.0, is_whole, has_head, **more)
+def step(trained, *, tokens=1, is_whole=True, has_head=True, **more):
+    """Return the work of a step: what training on its tokens multiplied, in one module."""
+    attention = 3 * more.pop("attention", 0.0)
+    passes = {(1, 1): PassWork(tokens, 3 * trained * tokens, attention, 9.0)}
+    return StepWork(tokens, passes, 0.0, is_whole, has_head, **more)
 
 
 _ALIKE = {"ran_layers": 3.0, "ran_keys": 0.0}
 _LONG, _SHORT = ({"squares": length, "attention": 9.0 * length} for length in (20.0, 10.0))
+_RAN = RunRows({(1, 1): 6.0}, 6, 6)
+_GENERATION = {(1, 0): PassWork(2.0, 40.0)}
 
 
 @pytest.mark.parametrize(
     ("steps", "fields"),
     [
         ([step(100.0), step(100.5)], {"ran_products": 100.25, **_ALIKE}),
-        ([step(100.0, 30.0), step(100.0)], {"ran_products": 100.0, **_ALIKE}),
         ([step(100.0), step(150.0)], {"varies": True}),
         ([step(100.0), step(100.0, has_head=False)], {"headless": True}),
         (
@@ -454,11 +498,28 @@ _LONG, _SHORT = ({"squares": length, "attention": 9.0 * length} for length in (2
             {"ran_products": 100.0, "ran_layers": 3.0, "ran_keys": 15.0, "ran_attention": 135.0},
         ),
     ],
-    ids=["alike", "evaluation", "unlike", "no head", "not all seen", "two models", "lengths"],
+    ids=["alike", "unlike", "no head", "not all seen", "two models", "lengths"],
 )
 def test_two_steps_must_agree(steps, fields):
-    """Fails when a step with an evaluation, or of a random depth, stands for the run."""
-    assert observed_fields(steps) == fields
+    """Fails when a step of a random depth stands for the run."""
+    assert observed_fields(steps, _RAN) == pytest.approx(fields)
+
+
+@pytest.mark.parametrize(
+    ("late", "fields"),
+    [
+        ([StepWork(0, _GENERATION, 0.0, is_whole=True, has_head=True)], {"ran_without": 40.0}),
+        ([StepWork(0, _GENERATION, 0.0, is_whole=False, has_head=True)], {"partial": True}),
+        ([], {"partial": True}),
+    ],
+    ids=["seen", "not all seen", "not seen"],
+)
+def test_passes_of_later_steps_count_by_their_rows(late, fields):
+    """Fails when passes that no observed step has are left out of MFU, or counted where they were not seen."""
+    ran = RunRows({(1, 1): 6.0, (1, 0): 36.0}, 6, 6)
+    found = observed_fields([step(100.0)] * 2, ran, late)
+    assert {name: found[name] for name in fields} == fields
+    assert found.get("ran_products", 140.0) == 140.0
 
 
 @pytest.mark.parametrize(
