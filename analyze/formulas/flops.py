@@ -29,6 +29,7 @@ from meshscope.probe.schema.model import (
     describe_model,
 )
 from meshscope.probe.schema.model import flops_per_token as flops_of_description
+from meshscope.probe.schema.model.counts import conventions_of as conventions_of_description
 from meshscope.probe.schema.model.counts import (
     head_flops,
     idle_parameters,
@@ -372,7 +373,6 @@ def flops_per_token(
     products = 6.0 * (model.parameters - model.vocab_size * model.hidden_size)
     return {
         "nonembedding": products + attention,
-        "full": products + attention,
         "causal": products + attention / 2,
         "palm": 6.0 * model.parameters + attention,
         "no_attention": products,
@@ -381,7 +381,10 @@ def flops_per_token(
 
 def conventions_of(model: ModelDescription | ModelShape | RanModel) -> tuple[str, ...]:
     """Return the names of the conventions by which a model is counted: a mask and parameters need its sizes."""
-    return tuple(_flops_of_ran(model, None) if isinstance(model, RanModel) else CONVENTIONS)
+    if isinstance(model, RanModel):
+        return tuple(_flops_of_ran(model, None))
+    is_described = isinstance(model, ModelDescription)
+    return conventions_of_description(model) if is_described else tuple(CONVENTIONS)
 
 
 def _flops_of_ran(model: RanModel, keys_per_token: float | None) -> dict[str, float]:

@@ -354,10 +354,11 @@ class WorkObserver:
             self._pending[key] -= 1
             self._unpaid[key] -= self._unpaid[key] > 0
             return gradients
+        forward = _NO_GRADIENT * product.forward
         if grads:
-            return _NO_GRADIENT + gradients
+            return forward + gradients
         if self._trains:
             # Of reentrant checkpointing, or of a backward pass that is not torch's own and never seen.
             self._pending[key] += 1
             self._unpaid[key] += gradients > 0
-        return _NO_GRADIENT
+        return forward

@@ -105,6 +105,11 @@ class Attended(Model):
         """Attend without scores."""
         return x @ (x.transpose(1, 2) @ x)
 
+    def delta(self, x):
+        """Attend by a delta rule: what is written is solved for, after what the keys before have written."""
+        keys = torch.eye(x.shape[1]) + 0.01 * (x @ x.transpose(1, 2)).tril(-1)
+        return torch.linalg.solve_triangular(keys, x, upper=False, unitriangular=True)
+
     def checked(self, x):
         """Attend inside of reentrant checkpointing."""
         return checkpoint(Attention(), x, use_reentrant=True)
@@ -225,7 +230,15 @@ def test_recomputation_is_no_work_of_the_model(reentrant):
 
 @pytest.mark.parametrize(
     ("kind", "prefix"),
-    [("fused", 0), ("fused", 5), ("by_hand", 0), ("by_hand", 3), ("linear", 0), ("checked", 0)],
+    [
+        ("fused", 0),
+        ("fused", 5),
+        ("by_hand", 0),
+        ("by_hand", 3),
+        ("linear", 0),
+        ("checked", 0),
+        ("delta", 0),
+    ],
 )
 def test_attention_is_what_its_functions_multiply(kind, prefix):
     """Fails when attention counts by the sizes of a layer: windows, soft prompts, linear attention."""
@@ -288,7 +301,7 @@ def test_products_outside_of_modules_are_of_the_model(loss):
     assert found["complete"]
 
 
-@pytest.mark.parametrize("name", ["inner", "hidden"])
+@pytest.mark.parametrize("name", ["inner", "hidden", "inverse"])
 def test_products_that_are_not_counted_leave_it_open(name):
     """Fails when a function of a kind that is not counted makes MFU too low instead of unknown."""
     model = Model()
@@ -297,6 +310,8 @@ def test_products_that_are_not_counted_leave_it_open(name):
     def multiplied(logits):
         if name == "inner":
             return torch.inner(logits, weight)
+        if name == "inverse":
+            return logits * torch.linalg.inv(weight).sum()
         return torch.ops.aten.mm.default(logits.flatten(0, 1), weight)
 
     model.head.register_forward_hook(lambda _module, _args, logits: multiplied(logits))

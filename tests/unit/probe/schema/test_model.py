@@ -6,7 +6,7 @@ import pytest
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model import describe_model, flops_per_token
-from meshscope.probe.schema.model.counts import idle_parameters, total_parameters
+from meshscope.probe.schema.model.counts import conventions_of, idle_parameters, total_parameters
 
 BIASED = {
     "norm_shift": True,
@@ -104,6 +104,9 @@ def test_a_window_bounds_what_a_token_sees():
     of_weights = flops_per_token(model, "no_attention")
     full = 12 * 4096 * (16 * 1024 + 16 * 8192)
     assert flops_per_token(model) - of_weights == full
+    assert flops_per_token(model, "full") - of_weights == 12 * 4096 * 32 * 8192
+    assert "full" in conventions_of(model)
+    assert "full" not in conventions_of(describe_model({**LLAMA3, "window": 8192}))
     # Token t sees min(t, 1024) keys, half a key more or less.
     mean = sum(min(t, 1024) for t in range(8192)) / 8192
     causal = 12 * 4096 * (16 * mean + 16 * 8192 / 2)
