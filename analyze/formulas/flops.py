@@ -383,8 +383,9 @@ def conventions_of(model: ModelDescription | ModelShape | RanModel) -> tuple[str
     """Return the names of the conventions by which a model is counted: a mask and parameters need its sizes."""
     if isinstance(model, RanModel):
         return tuple(_flops_of_ran(model, None))
-    is_described = isinstance(model, ModelDescription)
-    return conventions_of_description(model) if is_described else tuple(CONVENTIONS)
+    if isinstance(model, ModelShape):
+        return tuple(CONVENTIONS)
+    return conventions_of_description(model)
 
 
 def _flops_of_ran(model: RanModel, keys_per_token: float | None) -> dict[str, float]:
