@@ -109,10 +109,20 @@ _SAME = 0.005
 _NOTHING_SEEN: dict[str, Any] = {
     **dict.fromkeys(("ran_products", "ran_layers", "ran_keys", "ran_attention"), 0.0),
     **dict.fromkeys(("seen_products", "unseen_weights"), 0.0),
-    **dict.fromkeys(("headless", "varies", "mixed", "uncounted", "complete", "partial"), False),
+    **dict.fromkeys(
+        ("headless", "varies", "mixed", "uncounted", "complete", "partial", "unmet"), False
+    ),
     "ran_without": 0.0,
 }
 """Fields of what was seen to run, where nothing was."""
+_OPEN = {
+    "varies": message("lacks.like_steps"),
+    "uncounted": message("lacks.counted_functions"),
+    "partial": message("lacks.all_passes"),
+    "other_passes": message("lacks.all_passes"),
+    "unmet": message("lacks.backward_passes"),
+}
+"""What was seen to run and leaves the FLOPs open, by its field."""
 _FORWARDS = 3.0
 """Forward passes that training on a token is worth."""
 _FEW = 0.01
@@ -201,16 +211,12 @@ def _without_sizes(fields: Mapping[str, object], run: Mapping[str, object]) -> K
         of_tokens = message("counted.without_sizes", ran=ran.ran_products)
         notes = (of_steps if ran.per_step else of_tokens, *_notes_without_gradients(ran))
         return KnownModel(None, "", notes, ran)
-    if fields.get("varies"):
-        return KnownModel(None, message("lacks.like_steps"))
-    if fields.get("uncounted"):
-        return KnownModel(None, message("lacks.counted_functions"))
-    if fields.get("partial"):
-        return KnownModel(None, message("lacks.all_passes"))
+    for name, why in _OPEN.items():
+        if fields.get(name):
+            return KnownModel(None, why)
     refused = fields.get(REFUSED)
     if refused is not None:
-        why = message_of_cell(refused)
-        return KnownModel(None, message("lacks.counted_model", why=why))
+        return KnownModel(None, message("lacks.counted_model", why=message_of_cell(refused)))
     return KnownModel(None, message("lacks.model_shape"))
 
 
@@ -241,12 +247,9 @@ def _doubt(model: ModelDescription) -> Message | None:
     if model.ran_products:
         unseen = model.counted and not model.ran_attention
         return message("lacks.attention") if unseen and not model.complete else None
-    if model.uncounted:
-        return message("lacks.counted_functions")
-    if model.varies:
-        return message("lacks.like_steps")
-    if model.partial or model.other_passes:
-        return message("lacks.all_passes")
+    for name, why in _OPEN.items():
+        if getattr(model, name):
+            return why
     if model.mixed:
         return message("lacks.attention_of_several")
     if model.frozen:
@@ -383,9 +386,8 @@ def conventions_of(model: ModelDescription | ModelShape | RanModel) -> tuple[str
     """Return the names of the conventions by which a model is counted: a mask and parameters need its sizes."""
     if isinstance(model, RanModel):
         return tuple(_flops_of_ran(model, None))
-    if isinstance(model, ModelShape):
-        return tuple(CONVENTIONS)
-    return conventions_of_description(model)
+    is_shape = isinstance(model, ModelShape)
+    return tuple(CONVENTIONS) if is_shape else conventions_of_description(model)
 
 
 def _flops_of_ran(model: RanModel, keys_per_token: float | None) -> dict[str, float]:

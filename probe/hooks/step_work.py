@@ -28,6 +28,7 @@ class StepWork(NamedTuple):
         is_mixed: Layers of unlike widths ran.
         is_all: The graph of the backward pass has no function that could multiply unseen.
         is_uncounted: A function multiplied in a way that is not counted.
+        unmet_before: What passes of the step before multiplied, with gradients that no backward pass took.
     """
 
     tokens: int
@@ -41,6 +42,7 @@ class StepWork(NamedTuple):
     is_mixed: bool = False
     is_all: bool = False
     is_uncounted: bool = False
+    unmet_before: float = 0.0
 
     @property
     def trained(self) -> list[PassWork]:
@@ -68,6 +70,9 @@ def observed_fields(
     has_attention = all(any(own.attention for own in step.trained) for step in steps)
     if any(step.is_mixed for step in each) and not has_attention and of_tokens:
         return {"mixed": True}
+    first, second = steps
+    if second.unmet_before > _SAME * sum(own.weights for own in first.trained):
+        return {"unmet": True}
     if bool(ran.tokens) != of_tokens or _is_unlike(steps):
         return {"varies": True}
     per_row = _work_of_kinds(each)

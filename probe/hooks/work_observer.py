@@ -125,7 +125,7 @@ class WorkObserver:
         if self.is_blind:
             return call
         made = self.inner(module, call, again=again) or under_mode
-        return made if again else partial(self._graph.numbered, made)
+        return made if again else partial(self._graph.numbered, made, lambda: self._trained)
 
     def inner(
         self, module: Any, call: Callable[..., Any], *, again: bool
@@ -267,6 +267,7 @@ class WorkObserver:
             seen=self._seen + graph.seen,
             unseen=float(unseen),
             is_mixed=len(self._widths) > 1,
+            unmet_before=graph.unmet_before(),
         )
 
     def _meet(self, root: Any) -> None:

@@ -112,6 +112,8 @@ class ModelDescription:
     """What ran is counted for a step of one rank: it was given no tokens."""
     partial: bool = False
     """Passes ran of which nothing was seen, or not all."""
+    unmet: bool = False
+    """Passes recorded gradients that no backward pass took."""
     ran_without: float = 0.0
     """Of ``ran_products`` and ``ran_attention``, the part of passes without gradients."""
     forward_rows: float = 0.0

@@ -370,6 +370,37 @@ def test_a_critic_is_updated_more_often_than_its_generator(every):
     assert found["ran_products"] * 6 == pytest.approx(sum(counts) / len(counts))
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_gradients_that_no_backward_pass_takes_leave_it_open(recorded):
+    """Fails when a generator that is detached counts as if it were trained, or one without gradients is unknown."""
+    critic, generator = Block(), Block()
+    noise = torch.randn(2, 3, 16)
+
+    def step():
+        with torch.set_grad_enabled(recorded):
+            made = generator(noise).detach()
+        return critic(made).sum()
+
+    found = observed(step, nn.ModuleList([critic, generator]))
+    if recorded:
+        assert found == {"unmet": True}
+    else:
+        assert found["ran_products"] * 6 == counted_flops(step)
+
+
+def test_a_pass_may_be_met_after_an_update():
+    """Fails when passes whose backward pass comes after an optimizer that ends the step leave MFU unknown."""
+    model, kept = Model(), []
+
+    def step():
+        kept.append(model(IDS).sum())
+        return kept.pop(0) if len(kept) > 1 else model(IDS).sum()
+
+    assert observed(step, model)["ran_products"] * 6 * IDS.numel() == counted_flops(
+        lambda: model(IDS).sum()
+    )
+
+
 class Taught(Model):
     """Holds a teacher in evaluation where no walk over its modules finds it."""
 
