@@ -29,7 +29,7 @@ from meshscope.probe.schema.model import (
     describe_model,
 )
 from meshscope.probe.schema.model import flops_per_token as flops_of_description
-from meshscope.probe.schema.model.counts import conventions_of as conventions_of_description
+from meshscope.probe.schema.model.counts import conventions_of as described_conventions
 from meshscope.probe.schema.model.counts import (
     head_flops,
     idle_parameters,
@@ -207,10 +207,10 @@ def _without_sizes(fields: Mapping[str, object], run: Mapping[str, object]) -> K
     if fields.get("complete") and fields.get("ran_products") and not split:
         names = RanModel.__struct_fields__
         ran = msgspec.convert({name: fields[name] for name in names if name in fields}, RanModel)
-        of_steps = message("counted.of_steps", ran=ran.ran_products)
-        of_tokens = message("counted.without_sizes", ran=ran.ran_products)
-        notes = (of_steps if ran.per_step else of_tokens, *_notes_without_gradients(ran))
-        return KnownModel(None, "", notes, ran)
+        note = message("counted.without_sizes", ran=ran.ran_products)
+        if ran.per_step:
+            note = message("counted.of_steps", ran=ran.ran_products)
+        return KnownModel(None, "", (note, *_notes_without_gradients(ran)), ran)
     for name, why in _OPEN.items():
         if fields.get(name):
             return KnownModel(None, why)
@@ -386,8 +386,7 @@ def conventions_of(model: ModelDescription | ModelShape | RanModel) -> tuple[str
     """Return the names of the conventions by which a model is counted: a mask and parameters need its sizes."""
     if isinstance(model, RanModel):
         return tuple(_flops_of_ran(model, None))
-    is_shape = isinstance(model, ModelShape)
-    return tuple(CONVENTIONS) if is_shape else conventions_of_description(model)
+    return tuple(CONVENTIONS if isinstance(model, ModelShape) else described_conventions(model))
 
 
 def _flops_of_ran(model: RanModel, keys_per_token: float | None) -> dict[str, float]:

@@ -14,15 +14,18 @@ from typing import Any, NamedTuple
 
 from .values import tensors_of
 
-PassKind = tuple[int, int]
-"""The identity of the module, and which gradients the pass has: 0 for none, else one or more flags."""
+PassKind = tuple[int, int, bool]
+"""The identity of the module; which gradients the pass has: 0 for none, else flags; and whether sequences have one token.
+
+Of a generation each pass but the first has one: its head works on all rows.
+"""
 _RECORDED, _OF_INPUT, _OF_WEIGHTS = 1, 2, 4
 """Flags: gradients are recorded at all; those of the input; those of the weights, by the first of them."""
 _MOST_KINDS = 64
 """Kinds that are told apart: a job has few, unless it makes new modules in each step."""
 _MOST_KNOWN = 4096
 """Modules that are remembered."""
-_OTHERS: PassKind = (-1, 0)
+_OTHERS: PassKind = (-1, 0, False)
 _FEW = 0.01
 """Rows that are less than this share of the tokens change nothing."""
 _IDS = ("input_ids", "inputs_embeds", "decoder_input_ids")
@@ -98,7 +101,7 @@ class PassRows:
         if grads:
             gradients = _RECORDED | _OF_INPUT * bool(getattr(given, "requires_grad", False))
             gradients |= _OF_WEIGHTS * bool(getattr(first(), "requires_grad", False))
-        kind = (id(module) if own else 0), gradients
+        kind = (id(module) if own else 0), gradients, _is_single(given)
         if kind not in self._rows and len(self._rows) >= _MOST_KINDS:
             kind = _OTHERS
         rows = _rows_of(given)
@@ -115,12 +118,12 @@ class PassRows:
         A wrapper and what it wraps begin with the same weights, and are one model. Of others it is said that they ran.
         """
         first = {own: known[2] for own, known in self._known.items()}
-        trained = {first.get(own) for own, grads in self._rows if grads and own}
-        without = {own: rows for (own, grads), rows in self._rows.items() if not grads and own}
-        same = sum(rows for own, rows in without.items() if first.get(own) in trained)
+        trained = {first.get(own) for own, grads, _ in self._rows if grads and own}
+        without = [(k[0], rows) for k, rows in self._rows.items() if not k[1] and k[0]]
+        same = sum(rows for own, rows in without if first.get(own) in trained)
         least = _FEW * self.tokens
         found: dict[str, Any] = {"forward_rows": same / self.tokens} if same > least else {}
-        if sum(without.values()) - same > least:
+        if sum(rows for _, rows in without) - same > least:
             found["other_passes"] = True
         return found
 
@@ -149,6 +152,10 @@ def _given(args: Any, kwargs: Mapping[str, Any]) -> Any:
         return given
     named = next((kwargs[name] for name in _IDS if kwargs.get(name) is not None), None)
     return named if named is not None else next(tensors_of(given or kwargs), None)
+
+
+def _is_single(given: Any) -> bool:
+    return given is not None and given.dim() == _MATRIX_DIM and given.shape[1] == 1
 
 
 def _rows_of(given: Any) -> float:

@@ -46,7 +46,7 @@ class RunWork:
         self._tells_at = 0
         self.is_blind = False
         self.doubts: Mapping[str, Any] = {}
-        self.last: tuple[PassKind, float] = ((0, 0), 0.0)
+        self.last: tuple[PassKind, float] = ((0, 0, False), 0.0)
 
     @property
     def has_tokens(self) -> bool:

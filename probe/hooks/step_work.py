@@ -47,7 +47,7 @@ class StepWork(NamedTuple):
     @property
     def trained(self) -> list[PassWork]:
         """Return what passes with gradients multiplied."""
-        return [own for (_, grads), own in self.passes.items() if grads and own.weights]
+        return [own for kind, own in self.passes.items() if kind[1] and own.weights]
 
 
 def observed_fields(

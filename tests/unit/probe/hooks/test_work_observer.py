@@ -518,14 +518,14 @@ def test_what_is_compiled_in_an_observed_step_is_compiled_once():
 def step(trained, *, tokens=1, is_whole=True, has_head=True, **more):
     """Return the work of a step: what training on its tokens multiplied, in one module."""
     attention = 3 * more.pop("attention", 0.0)
-    passes = {(1, 1): PassWork(tokens, 3 * trained * tokens, attention, 9.0)}
+    passes = {(1, 1, False): PassWork(tokens, 3 * trained * tokens, attention, 9.0)}
     return StepWork(tokens, passes, 0.0, is_whole, has_head, **more)
 
 
 _ALIKE = {"ran_layers": 3.0, "ran_keys": 0.0}
 _LONG, _SHORT = ({"squares": length, "attention": 9.0 * length} for length in (20.0, 10.0))
-_RAN = RunRows({(1, 1): 6.0}, 6, 6)
-_GENERATION = {(1, 0): PassWork(2.0, 40.0)}
+_RAN = RunRows({(1, 1, False): 6.0}, 6, 6)
+_GENERATION = {(1, 0, False): PassWork(2.0, 40.0)}
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def test_two_steps_must_agree(steps, fields):
 )
 def test_passes_of_later_steps_count_by_their_rows(late, fields):
     """Fails when passes that no observed step has are left out of MFU, or counted where they were not seen."""
-    ran = RunRows({(1, 1): 6.0, (1, 0): 36.0}, 6, 6)
+    ran = RunRows({(1, 1, False): 6.0, (1, 0, False): 36.0}, 6, 6)
     found = observed_fields([step(100.0)] * 2, ran, late)
     assert {name: found[name] for name in fields} == fields
     assert found.get("ran_products", 140.0) == 140.0
