@@ -44,7 +44,7 @@ def fields_of_litgpt(config: Mapping[str, Any], where: str) -> dict[str, object]
         ConfigError: A part is of a kind that is not known here, or a value cannot be read.
     """
     kind = str(config["mlp_class_name"])
-    other = {"mlp_class_name": kind not in _GATED and kind}
+    other: dict[str, Any] = {"mlp_class_name": kind not in _GATED and kind}
     other |= {name: config.get(name) and name for name in ("latent_attention", "n_shared_expert")}
     for name, value in other.items():
         if value:
