@@ -113,10 +113,12 @@ class PassRows:
         return RunRows(self._rows, self.tokens, self.steps)
 
     def forward_rows(self) -> dict[str, Any]:
-        """Return the rows of passes without gradients a token of training, as fields; none where there are few.
+        """Return the rows of passes without gradients a token of training, as fields; none of few, or without tokens.
 
         A wrapper and what it wraps begin with the same weights, and are one model. Of others it is said that they ran.
         """
+        if not self.tokens:
+            return {}
         first = {own: known[2] for own, known in self._known.items()}
         trained = {first.get(own) for own, grads, _ in self._rows if grads and own}
         without = [(k[0], rows) for k, rows in self._rows.items() if not k[1] and k[0]]

@@ -388,6 +388,21 @@ def test_gradients_that_no_backward_pass_takes_leave_it_open(recorded):
         assert found["ran_products"] * 6 == counted_flops(step)
 
 
+def test_images_may_be_evaluated():
+    """Fails when an evaluation ends what is known of a model that is given no tokens."""
+    model, images, numbers = Block(), torch.randn(2, 3, 16), itertools.count()
+
+    def step():
+        with torch.no_grad():
+            _ = model(images) if next(numbers) % 4 == 3 else None
+        return model(images).sum()
+
+    found = observed(step, model, steps=9)
+    flops = counted_flops(lambda: model(images).sum())
+    assert found["per_step"]
+    assert found["ran_products"] * 6 == pytest.approx(flops + 2 * 2 * 6 * 2 * 16 * 32 / 8)
+
+
 def test_a_pass_may_be_met_after_an_update():
     """Fails when passes whose backward pass comes after an optimizer that ends the step leave MFU unknown."""
     model, kept = Model(), []
