@@ -29,6 +29,7 @@ from meshscope.probe.schema.model import (
     describe_model,
 )
 from meshscope.probe.schema.model import flops_per_token as flops_of_description
+from meshscope.probe.schema.model.counts import conventions_of as described_conventions
 from meshscope.probe.schema.model.counts import (
     head_flops,
     idle_parameters,
@@ -108,9 +109,24 @@ _SAME = 0.005
 _NOTHING_SEEN: dict[str, Any] = {
     **dict.fromkeys(("ran_products", "ran_layers", "ran_keys", "ran_attention"), 0.0),
     **dict.fromkeys(("seen_products", "unseen_weights"), 0.0),
-    **dict.fromkeys(("headless", "varies", "mixed", "uncounted", "complete"), False),
+    **dict.fromkeys(
+        ("headless", "varies", "mixed", "uncounted", "complete", "partial", "unmet"), False
+    ),
+    "ran_without": 0.0,
 }
 """Fields of what was seen to run, where nothing was."""
+_OPEN = {
+    "varies": message("lacks.like_steps"),
+    "uncounted": message("lacks.counted_functions"),
+    "partial": message("lacks.all_passes"),
+    "other_passes": message("lacks.all_passes"),
+    "unmet": message("lacks.backward_passes"),
+}
+"""What was seen to run and leaves the FLOPs open, by its field."""
+_FORWARDS = 3.0
+"""Forward passes that training on a token is worth."""
+_FEW = 0.01
+"""A smaller share of passes without gradients is not told."""
 _UNLIKE = 0.02
 """Stated parameters that differ by more from those of the stated sizes contradict them."""
 
@@ -134,6 +150,10 @@ class RanModel(msgspec.Struct, frozen=True, kw_only=True):
     """Multiply-adds with other tokens."""
     ran_keys: float = 0.0
     """Tokens of a sequence where it ran; 0: not known."""
+    ran_without: float = 0.0
+    """Of both, the part of passes without gradients."""
+    per_step: bool = False
+    """It is that of a step of one rank, which is given no tokens."""
 
 
 class KnownModel(NamedTuple):
@@ -166,7 +186,7 @@ def known_model(run: Mapping[str, object]) -> KnownModel:
 def _described(text: str, run: Mapping[str, object]) -> KnownModel:
     try:
         fields = json.loads(text)
-        if isinstance(fields, dict) and "num_layers" not in fields:
+        if isinstance(fields, dict) and ("num_layers" not in fields or fields.get("per_step")):
             return _without_sizes(fields, run)
         model = describe_model(fields)
     except (ConfigError, ValueError, RecursionError) as error:
@@ -186,17 +206,17 @@ def _without_sizes(fields: Mapping[str, object], run: Mapping[str, object]) -> K
     split = [axis for axis in ("tp", "pp", "ep", "cp") if (run.get(axis) or 1) != 1]
     if fields.get("complete") and fields.get("ran_products") and not split:
         names = RanModel.__struct_fields__
-        ran = msgspec.convert({name: fields.get(name, 0.0) for name in names}, RanModel)
+        ran = msgspec.convert({name: fields[name] for name in names if name in fields}, RanModel)
         note = message("counted.without_sizes", ran=ran.ran_products)
-        return KnownModel(None, "", (note,), ran)
-    if fields.get("varies"):
-        return KnownModel(None, message("lacks.like_steps"))
-    if fields.get("uncounted"):
-        return KnownModel(None, message("lacks.counted_functions"))
+        if ran.per_step:
+            note = message("counted.of_steps", ran=ran.ran_products)
+        return KnownModel(None, "", (note, *_notes_without_gradients(ran)), ran)
+    for name, why in _OPEN.items():
+        if fields.get(name):
+            return KnownModel(None, why)
     refused = fields.get(REFUSED)
     if refused is not None:
-        why = message_of_cell(refused)
-        return KnownModel(None, message("lacks.counted_model", why=why))
+        return KnownModel(None, message("lacks.counted_model", why=message_of_cell(refused)))
     return KnownModel(None, message("lacks.model_shape"))
 
 
@@ -213,7 +233,12 @@ def _as_it_ran(known: KnownModel, model: ModelDescription, run: Mapping[str, obj
         model = replace(model, ran_keys=0.0, ran_attention=0.0)
     if (doubt := _doubt(model)) is not None:
         return KnownModel(None, doubt)
-    notes = (*known.notes, *_counted_notes(model), *_ran_notes(model))
+    notes = (
+        *known.notes,
+        *_counted_notes(model),
+        *_ran_notes(model),
+        *_notes_without_gradients(model),
+    )
     return KnownModel(model, "", notes)
 
 
@@ -222,10 +247,9 @@ def _doubt(model: ModelDescription) -> Message | None:
     if model.ran_products:
         unseen = model.counted and not model.ran_attention
         return message("lacks.attention") if unseen and not model.complete else None
-    if model.uncounted:
-        return message("lacks.counted_functions")
-    if model.varies:
-        return message("lacks.like_steps")
+    for name, why in _OPEN.items():
+        if getattr(model, name):
+            return why
     if model.mixed:
         return message("lacks.attention_of_several")
     if model.frozen:
@@ -268,6 +292,15 @@ def _ran_notes(model: ModelDescription) -> tuple[Limit, ...]:
     if not model.ran_products or abs(model.ran_products / sizes - 1.0) <= _UNLIKE:
         return ()
     return (message("counted.as_it_ran", ran=model.ran_products, sizes=float(sizes)),)
+
+
+def _notes_without_gradients(model: ModelDescription | RanModel) -> tuple[Limit, ...]:
+    if model.ran_products:
+        share = model.ran_without / (model.ran_products + model.ran_attention)
+    else:
+        rows = model.forward_rows if isinstance(model, ModelDescription) else 0.0
+        share = rows / (rows + _FORWARDS)
+    return (message("assumed.passes_without_gradients", share=share),) if share > _FEW else ()
 
 
 def _inferred(shape: ModelShape, heads: int, ffn: int) -> KnownModel:
@@ -343,7 +376,6 @@ def flops_per_token(
     products = 6.0 * (model.parameters - model.vocab_size * model.hidden_size)
     return {
         "nonembedding": products + attention,
-        "full": products + attention,
         "causal": products + attention / 2,
         "palm": 6.0 * model.parameters + attention,
         "no_attention": products,
@@ -352,7 +384,9 @@ def flops_per_token(
 
 def conventions_of(model: ModelDescription | ModelShape | RanModel) -> tuple[str, ...]:
     """Return the names of the conventions by which a model is counted: a mask and parameters need its sizes."""
-    return tuple(_flops_of_ran(model, None) if isinstance(model, RanModel) else CONVENTIONS)
+    if isinstance(model, RanModel):
+        return tuple(_flops_of_ran(model, None))
+    return tuple(CONVENTIONS if isinstance(model, ModelShape) else described_conventions(model))
 
 
 def _flops_of_ran(model: RanModel, keys_per_token: float | None) -> dict[str, float]:

@@ -19,7 +19,9 @@ def sequence_number() -> int:
     return -1 if found is None else int(found())
 
 
-def nodes_of(results: Any, is_wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, Any]]:
+def nodes_of(
+    results: Any, is_wanted: Callable[[str], bool], numbers: set[int]
+) -> Iterator[tuple[int, str, Any]]:
     """Return number, name and object of the nodes of some names that a backward pass from results meets.
 
     No value is read, and nothing that is saved for the backward pass is unpacked. Nodes of operators have
@@ -28,6 +30,7 @@ def nodes_of(results: Any, is_wanted: Callable[[str], bool]) -> Iterator[tuple[i
     Args:
         results: What the pass begins at.
         is_wanted: Tells by a name.
+        numbers: Those of all nodes that are met are added to it.
     """
     given = results if isinstance(results, list | tuple) else (results,)
     waiting = [own.grad_fn for own in given if getattr(own, "grad_fn", None) is not None]
@@ -35,6 +38,7 @@ def nodes_of(results: Any, is_wanted: Callable[[str], bool]) -> Iterator[tuple[i
     left_out: set[type] = set()
     while waiting:
         node = waiting.pop()
+        numbers.add(node._sequence_nr())
         for onward, _ in node.next_functions:
             if onward is not None and onward not in met:
                 met.add(onward)

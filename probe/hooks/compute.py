@@ -17,6 +17,7 @@ what autograd itself calls.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -27,6 +28,7 @@ from ..schema.terms import SpanKind
 from .base import BACKWARD_KINDS, NO_SPANS, Activity, Capture, Patches, Place, Source, compute_span
 from .model_watch import ModelWatch
 from .module_calls import ModuleCalls
+from .run_work import RunWork
 from .work_observer import WorkObserver
 
 _FORWARD = SpanKind.FORWARD
@@ -34,13 +36,25 @@ _FORWARD = SpanKind.FORWARD
 
 
 class ComputeHook:
-    """Records module calls, backward calls and gradient clipping."""
+    """Records module calls, backward calls and gradient clipping.
 
-    def __init__(self, capture: Capture, facts: RunFacts | None = None) -> None:
+    Args:
+        capture: Where records go.
+        facts: Told the model, and what runs of it.
+        before: The one that recorded an earlier part of the run: what it saw to run counts on.
+    """
+
+    def __init__(
+        self, capture: Capture, facts: RunFacts | None = None, before: ComputeHook | None = None
+    ) -> None:
         self.source = capture.source("compute")
-        self._model = None if facts is None else ModelWatch(facts.learn)
         self._capture = capture
-        self._work = None if facts is None else WorkObserver(facts.learn, capture.meter)
+        self._facts = facts
+        self._run = None if facts is None else RunWork(facts.learn)
+        if before is not None and before._run is not None:
+            self._run = before._run
+        self._work = None if self._run is None else WorkObserver(self._run, capture.meter)
+        self._model = None if facts is None else ModelWatch(self._learn_model)
         self._activity = capture.activity
         self._meter = capture.meter
         self._calls = ModuleCalls(capture.meter)
@@ -62,13 +76,15 @@ class ComputeHook:
 
     def step_ended(self) -> None:
         """Take what was observed of the step, and begin to observe the next one, or stop."""
-        if self._work is None:
+        if self._work is None or self._run is None:
             return
-        activity, work = self._activity, self._work
+        activity, work, run = self._activity, self._work, self._run
         if activity.observer is work:
             work.step_ended()
+        if not activity.stages:
+            run.count_step(self._capture.recorder.step)
         # With a stage of a pipeline, or what is compiled, calls do not show the whole model.
-        wanted = work.wants(self._capture.recorder.step) and not activity.stages
+        wanted = run.wants(self._capture.recorder.step) and not activity.stages
         activity.observer = work if wanted and not has_compiled() else None
         activity.enter(activity.place)
 
@@ -79,8 +95,15 @@ class ComputeHook:
         self._activity.listen = False
         self._patches.restore()
 
+    def _learn_model(self, found: Mapping[str, Any]) -> None:
+        if self._run is not None and "observed" in found:
+            self._run.doubts = found["observed"]
+        if self._facts is not None:
+            self._facts.learn(found)
+
     def _wrap_module_call(self, original: Any) -> Any:
-        return _module_call(original, self.source, self._activity, self._calls, self._model)
+        watches = None if self._model is None else (self._model, self._run, self._work)
+        return _module_call(original, self.source, self._activity, self._calls, watches)
 
     def _wrap_backward(self, original: Any) -> Any:
         source, activity, compiling = self.source, self._activity, is_compiling()
@@ -124,11 +147,10 @@ def _module_call(
     source: Source,
     activity: Activity,
     calls: ModuleCalls,
-    model: ModelWatch | None = None,
+    watches: Any = None,
 ) -> Any:
     """Return what is called in place of ``Module.__call__``."""
     compiling, in_autograd = is_compiling(), is_in_autograd()
-    grads = sys.modules["torch"].is_grad_enabled
 
     def module_call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         # The tracer of torch.compile must see the original only.
@@ -136,12 +158,13 @@ def _module_call(
             return original(module, *args, **kwargs)
         entered_ns = now_ns()
         around = activity.place
+        is_pass = around is None and activity.trains_here()
+        if is_pass and watches is not None:
+            _count(activity, source, watches, module, args, kwargs)
         if activity.observer is not None:
             _observe(activity, source, module, args, kwargs)
-        if around is None and activity.trains_here():
+        if is_pass:
             place = Place(_FORWARD, -1, -1, activity.microbatch)
-            if model is not None and grads():
-                _count(activity, source, model, module, args, kwargs)
         elif around is not None and around.kind in BACKWARD_KINDS and in_autograd():
             place = around._replace(kind=SpanKind.RECOMPUTE)
         else:
@@ -169,20 +192,35 @@ def _inner(activity: Activity, original: Any, module: Any) -> Any:
 def _count(
     activity: Activity,
     source: Source,
-    model: ModelWatch,
+    watches: tuple[ModelWatch, RunWork, WorkObserver],
     module: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """Add the tokens of a forward call to those of the step."""
+    """Count an outermost call of training, and its tokens; have one of a new kind observed."""
+    model, run, work = watches
     try:
-        tokens = model.tokens(module, args, kwargs)
-        activity.tokens += tokens
-        if activity.observer is not None:
-            activity.observer.add_tokens(tokens, model.length)
-        _record_lengths(activity, source.capture, model, tokens)
+        grads = sys.modules["torch"].is_grad_enabled()
+        if run.count_pass(module, args, kwargs, grads=grads) and activity.observer is None:
+            _observe_late(activity, run, work)
+        if grads:
+            tokens = model.tokens(module, args, kwargs)
+            activity.tokens += tokens
+            run.count_tokens(tokens)
+            if activity.observer is work:
+                work.add_tokens(tokens, model.length)
+            _record_lengths(activity, source.capture, model, tokens)
     except Exception as error:  # noqa: BLE001 - counted; training goes on
         source.failed(error)
+
+
+def _observe_late(activity: Activity, run: RunWork, work: WorkObserver) -> None:
+    """Observe the rest of a step, unless something is compiled."""
+    if has_compiled() or activity.stages:
+        run.is_blind = True
+    else:
+        work.begin_late()
+        activity.observer = work
 
 
 def _record_lengths(activity: Activity, capture: Capture, model: ModelWatch, tokens: int) -> None:

@@ -38,6 +38,7 @@ class Product(NamedTuple):
         second: The other one.
         out_width: The last size of the result.
         of_tokens: Both operands come from tokens, as the scores of attention do.
+        forward: How often it is made in a forward pass: not at all where a gradient alone is a product.
     """
 
     macs: int
@@ -45,6 +46,7 @@ class Product(NamedTuple):
     second: Any
     out_width: int
     of_tokens: bool = False
+    forward: int = 1
 
 
 def products_of(name: str, args: Any, kwargs: Mapping[str, Any], result: Any) -> list[Product]:
@@ -114,6 +116,16 @@ def _attention_of_module(args: Any, kwargs: Mapping[str, Any], _: Any) -> list[P
     return [Product(macs, query, own, 0, of_tokens=True) for own in (key, value)]
 
 
+def _triangular(args: Any, _kwargs: Mapping[str, Any], result: Any) -> list[Product]:
+    """Return the gradient of a triangular matrix that is solved with, as delta rules do: the solution by itself.
+
+    Solving is substitution, which is no matrix product.
+    """
+    matrix = args[0]
+    macs = result.numel() * int(matrix.shape[-1])
+    return [Product(macs, matrix, result.detach(), 0, of_tokens=True, forward=0)]
+
+
 def _einsum(args: Any, _kwargs: Mapping[str, Any], result: Any) -> list[Product]:
     """Return the product of two operands that are summed over labels they share.
 
@@ -153,6 +165,10 @@ _KINDS: dict[str, Callable[[Any, Mapping[str, Any], Any], list[Product]]] = {
     **dict.fromkeys(("addmm", "baddbmm"), _sum_and_matmul),
     **dict.fromkeys(("tensordot", "inner", "chain_matmul", "bilinear"), _not_counted),
     **dict.fromkeys(("multi_dot", "linalg_multi_dot", "addmv", "addbmm"), _not_counted),
+    **dict.fromkeys(("linalg_inv", "inverse", "linalg_pinv", "pinverse"), _not_counted),
+    **dict.fromkeys(("linalg_solve", "linalg_lstsq", "linalg_matrix_exp"), _not_counted),
+    **dict.fromkeys(("matrix_exp", "matrix_power", "linalg_matrix_power"), _not_counted),
+    "linalg_solve_triangular": _triangular,
     "linear": _linear,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     **dict.fromkeys(

@@ -77,6 +77,11 @@ class GraphWork:
             # One of two optimizers may end a step whose calls the next backward pass meets.
             self._calls += before._calls[-_MOST_CALLS:]
         self._met: set[int] = set()
+        self._numbers: set[int] = set()
+        """Those of all nodes that were met."""
+        self._works: list[tuple[int, int, float]] = []
+        """The numbers of each call of this step, and what it multiplied with its gradients."""
+        self._before = None if before is None else (before._works, before._numbers)
         self._inside = 0.0
         self._is_met = self._has_foreign = self._is_untold = self._is_derived = False
         self._is_plain = True
@@ -86,19 +91,29 @@ class GraphWork:
         """Tell whether nothing can have multiplied unseen."""
         return self._is_met and not self._has_foreign
 
-    def numbered(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the result of an outermost call, and keep which nodes it made."""
-        first = sequence_number()
+    def numbered(
+        self, call: Callable[..., Any], noted: Callable[[], float], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return the result of an outermost call, and keep which nodes it made.
+
+        Args:
+            call: Makes it.
+            noted: Returns what was noted to be multiplied so far.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+        """
+        first, before = sequence_number(), noted()
         try:
             return call(*args, **kwargs)
         finally:
             if (after := sequence_number()) > first:
                 self._calls.append((first, after))
+                self._works.append((first, after, noted() - before))
 
     def meet(self, results: Any) -> None:
         """Add up what a backward pass from some results meets."""
         self._is_met = True
-        for product in products_of_graph(results, self._calls, self._met):
+        for product in products_of_graph(results, self._calls, self._met, self._numbers):
             work = float(product.macs) * (1 + product.gradients)
             self._has_foreign |= product.is_foreign
             self._is_derived |= product.is_derived
@@ -116,6 +131,21 @@ class GraphWork:
         is_more = self._inside > (1 + _TOLERANCE) * noted
         return self._is_untold or is_more or (self._is_derived and not self._is_plain)
 
+    def unmet_before(self) -> float:
+        """Return what calls of the step before multiplied, with gradients, that no backward pass of both steps met.
+
+        An optimizer may end a step between a call and the backward pass that meets it.
+        """
+        if self._before is None or not self._is_met:
+            return 0.0
+        works, numbers = self._before
+        met = sorted(numbers | self._numbers)
+        return sum(
+            work
+            for first, after, work in works
+            if bisect_right(met, after - 1) == bisect_right(met, first - 1)
+        )
+
     def never_met(self, noted: float) -> float:
         """Return the gradients among what was noted of calls that no backward pass met.
 
@@ -127,17 +157,18 @@ class GraphWork:
 
 
 def products_of_graph(
-    results: Any, calls: list[tuple[int, int]], met: set[int]
+    results: Any, calls: list[tuple[int, int]], met: set[int], numbers: set[int]
 ) -> Iterator[NodeProduct]:
     """Return the products of the graph of a backward pass.
 
     Args:
         results: What it begins at.
         calls: First number of a node of each outermost module call, and that after its last, in their order.
-        met: Numbers of nodes that were met before, to which these are added.
+        met: Numbers of products that were met before, to which these are added.
+        numbers: Those of all nodes, likewise.
     """
     began = calls[0][0] if calls else _LAST
-    for number, name, node in nodes_of(results, _is_wanted):
+    for number, name, node in nodes_of(results, _is_wanted, numbers):
         if number < began:
             continue  # Made before anything was observed.
         if _DERIVED in name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 OTHERS_FRAC = 0.01
@@ -123,3 +124,40 @@ def rows_of(part: ModulePart, given: Any, args: Any) -> float:
     if "in_proj_weight" not in part.module._parameters or len(args) < 2:
         return float(rows)
     return float(rows + args[1].numel() / args[1].shape[-1]) / 2
+
+
+def gradients_of(part: ModulePart, given: Any) -> int:
+    """Return how many of the two gradients a call has: of its input, of its weights."""
+    if part.is_layer:
+        trained = any(own.requires_grad for own in part.module.parameters())
+        return 2 if trained or given.requires_grad else 0
+    weight = getattr(part.module, "weight", None)
+    if weight is None:
+        weight = part.module.in_proj_weight
+    return int(given.requires_grad) + int(weight.requires_grad)
+
+
+def weights_seen(
+    parts: Collection[ModulePart], roots: Iterable[Any], used: set[Any]
+) -> tuple[int, int]:
+    """Return the weights that could multiply, and those that were not seen to, or to do nothing.
+
+    A weight without a gradient, while others have one, was not used at all.
+
+    Args:
+        parts: The modules of the outermost calls.
+        roots: Those that were called.
+        used: Shapes of what functions were given.
+    """
+    has_gradients = any(own.grad is not None for root in roots for own in root.parameters())
+    unseen = sum(
+        part.weights
+        for part in parts
+        if part.weights
+        and not part.has_run
+        and not (has_gradients and is_unused(part.module))
+        and not (part.shapes() & used)
+    )
+    others = sum(other_matrices(part, set()) for part in parts)
+    unseen += sum(other_matrices(part, used, has_gradients=has_gradients) for part in parts)
+    return others + sum(part.weights for part in parts), unseen

@@ -17,7 +17,7 @@ anew: once it has compiled anything, nothing is observed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -40,42 +40,32 @@ from .model_modules import entries_of_longest_list
 from .module_products import (
     OTHERS_FRAC,
     ModulePart,
-    is_unused,
-    other_matrices,
+    gradients_of,
     rows_of,
+    weights_seen,
 )
-from .step_work import StepWork, observed_fields
+from .pass_work import PassKind, PassWork
+from .run_work import RunWork
+from .step_work import StepWork
 from .values import tensors_of
 
-_STEPS = 2
-"""Steps that are observed. Where they differ, two are no mean of a run."""
-_FIRST_STEP = 1
-"""The first step has what is done once: sanity checks, lazy modules, compilation."""
-_LAST_STEP = 6
-"""From the step after it on a job far over its budget is recorded in windows."""
-_NO_GRADIENT, _PER_TRAINING = 1, 3
-"""Parts of training that a product takes part in: forward, gradient of the input, of the weights."""
-
-Learn = Callable[[Mapping[str, Any]], None]
+_NO_GRADIENT = 1
+"""Of the parts of training that a product takes part in: forward, gradient of the input, of the weights."""
 
 
 class WorkObserver:
-    """Adds up the products of the steps that it is told to observe.
-
-    Attributes:
-        is_blind: A module is compiled: nothing is to be observed any more, nor may it be while that compiles.
+    """Adds up the products of a step that is observed.
 
     Args:
-        learn: Told the result, once.
+        run: Takes them.
         meter: Told what observing took.
     """
 
-    def __init__(self, learn: Learn, meter: CostMeter) -> None:
-        self._learn = learn
+    def __init__(self, run: RunWork, meter: CostMeter) -> None:
+        self._run = run
         self._meter = meter
-        self._done: list[StepWork] = []
+        self._is_late = False
         self._taken_ns = 0
-        self.is_blind = False
         self._graph = GraphWork()
         self._begin()
 
@@ -94,16 +84,25 @@ class WorkObserver:
         self._own_product = 0
         """Multiply-adds of the module that was called last: the function that makes them is no other product."""
         self._tokens = 0
-        self._trained = self._forward_only = self._layers = self._seen = 0.0
-        self._attention = self._attention_only = self._squares = 0.0
+        self._passes: dict[PassKind, PassWork] = {}
+        self._pass = PassWork()
+        """What outermost calls of the kind of the last one multiplied."""
+        self._training = self._pass
+        """The same of the last one with gradients, of which a backward pass computes again."""
+        self._trained = self._seen = self._squares = 0.0
         self._trains = self._is_odd = self._has_head = self._is_head_called = False
         self._is_uncounted = False
         self._graph = GraphWork(self._graph)
 
-    def wants(self, step: int) -> bool:
-        """Tell whether a step is to be observed."""
-        is_early = _FIRST_STEP <= step <= _LAST_STEP
-        return is_early and len(self._done) < _STEPS and not self.is_blind
+    @property
+    def is_blind(self) -> bool:
+        """Tell whether a module is compiled."""
+        return self._run.is_blind
+
+    def begin_late(self) -> None:
+        """Begin to observe the rest of a step."""
+        self._begin()
+        self._is_late = True
 
     def add_tokens(self, tokens: int, length: int) -> None:
         """Add the tokens that a forward call of training was given, in sequences of a length."""
@@ -126,7 +125,7 @@ class WorkObserver:
         if self.is_blind:
             return call
         made = self.inner(module, call, again=again) or under_mode
-        return made if again else partial(self._graph.numbered, made)
+        return made if again else partial(self._graph.numbered, made, lambda: self._trained)
 
     def inner(
         self, module: Any, call: Callable[..., Any], *, again: bool
@@ -171,6 +170,10 @@ class WorkObserver:
         self._calls += 1
         if around is None:
             self._trains, self._is_head_called = grads, False
+            kind, rows = self._run.last
+            self._pass = self._passes.setdefault(kind, PassWork())
+            self._pass.rows += rows
+            self._training = self._pass if grads else self._training
         part = self._parts.get(id(module))
         if part is None and (around is None or has_fast_path(module)):
             self._meet(module)
@@ -231,15 +234,14 @@ class WorkObserver:
         self._taken_ns += now_ns() - entered_ns
 
     def step_ended(self) -> None:
-        """Take what the step had; tell the result once there is enough of it.
+        """Take what an observed step had.
 
         To be called before the gradients of the step are dropped.
         """
         entered_ns = thread_cpu_ns()
-        if self._tokens:
-            self._done.append(self._work())
-            if len(self._done) == _STEPS:
-                self._learn({"observed": observed_fields(self._done)})
+        if self._is_late or self._tokens or (self._trained and not self._run.has_tokens):
+            self._run.take(self._work(), is_late=self._is_late)
+        self._is_late = False
         self._begin()
         taken_ns = thread_cpu_ns() - entered_ns
         self._meter.leave_out(taken_ns)  # It is inside of a border.
@@ -247,26 +249,25 @@ class WorkObserver:
         self._taken_ns = 0
 
     def _work(self) -> StepWork:
-        weights, unseen = self._weights()
-        graph, noted = self._graph, self._trained + self._attention
+        parts = self._parts.values()
+        weights, unseen = weights_seen(parts, self._roots, self._used)
+        graph, noted = self._graph, self._trained
         is_uncounted = self._is_uncounted or graph.is_uncounted(noted)
         is_odd = self._is_odd or is_uncounted or any(self._unpaid.values())
         has_head = self._has_head or bool(graph.widths & self._vocabularies.keys())
         return StepWork(
             self._tokens,
-            (self._trained + graph.outside - graph.never_met(noted)) / _PER_TRAINING,
-            self._forward_only / _PER_TRAINING,
-            self._layers / _PER_TRAINING,
+            self._passes,
+            graph.outside - graph.never_met(noted),
             is_whole=not is_odd and weights > 0 and unseen <= OTHERS_FRAC * weights,
             has_head=has_head or not self._vocabularies or graph.is_all,
             is_all=graph.is_all,
             is_uncounted=is_uncounted,
-            attention=self._attention / _PER_TRAINING,
-            attention_only=self._attention_only / _PER_TRAINING,
             squares=self._squares,
             seen=self._seen + graph.seen,
             unseen=float(unseen),
             is_mixed=len(self._widths) > 1,
+            unmet_before=graph.unmet_before(),
         )
 
     def _meet(self, root: Any) -> None:
@@ -274,7 +275,7 @@ class WorkObserver:
         self._roots.append(root)
         modules = list(root.modules())
         for own in modules:
-            self.is_blind |= runs_without_python(own)
+            self._run.is_blind |= runs_without_python(own)
             self._parts.setdefault(id(own), ModulePart(own))
             # Its copies run in threads of their own, whose functions are not seen.
             self._is_odd |= type(own).__name__ == "DataParallel"
@@ -300,15 +301,15 @@ class WorkObserver:
             return
         rows, parts = rows_of(part, given, args), 0 if again else _NO_GRADIENT
         if again:
-            parts = self._gradients(part, given) if grads and part.pending else 0
+            parts = gradients_of(part, given) if grads and part.pending else 0
             part.pending -= bool(parts)
         elif grads:
-            parts += self._gradients(part, given)
+            parts += gradients_of(part, given)
         elif self._trains:
             part.pending += 1
         part.has_run = True
         if part.is_layer:
-            self._layers += rows * parts
+            self._pass_of(again=again).layers += rows * parts
             self._widths.add(int(shape[-1]))
             return
         self._own_product = int(rows * part.weights)
@@ -317,12 +318,14 @@ class WorkObserver:
         if is_head and id(part.module) not in self._inside:
             self._has_head = self._is_head_called = True
 
+    def _pass_of(self, *, again: bool) -> PassWork:
+        return self._training if again else self._pass
+
     def _add_weights(self, products: int, parts: int, *, again: bool) -> None:
+        self._pass_of(again=again).weights += products * parts
         if self._trains or again:
             self._trained += products * parts
             self._seen += 0 if again else products
-        else:
-            self._forward_only += products * parts
 
     def _add_product(self, product: Product, *, again: bool) -> None:
         if product.macs == self._own_product and not product.of_tokens:
@@ -330,10 +333,8 @@ class WorkObserver:
             return
         parts = self._parts_of(product, again=again)
         if product.of_tokens:
-            if self._trains or again:
-                self._attention += product.macs * parts
-            else:
-                self._attention_only += product.macs * parts
+            self._pass_of(again=again).attention += product.macs * parts
+            self._trained += product.macs * parts if self._trains or again else 0
             return
         self._add_weights(product.macs, parts, again=again)
         shapes = {*shapes_of(product.first), *shapes_of(product.second)}
@@ -354,44 +355,11 @@ class WorkObserver:
             self._pending[key] -= 1
             self._unpaid[key] -= self._unpaid[key] > 0
             return gradients
+        forward = _NO_GRADIENT * product.forward
         if grads:
-            return _NO_GRADIENT + gradients
+            return forward + gradients
         if self._trains:
             # Of reentrant checkpointing, or of a backward pass that is not torch's own and never seen.
             self._pending[key] += 1
             self._unpaid[key] += gradients > 0
-        return _NO_GRADIENT
-
-    @staticmethod
-    def _gradients(part: ModulePart, given: Any) -> int:
-        """Return how many of the two gradients a call has: of its input, of its weights."""
-        if part.is_layer:
-            trained = any(own.requires_grad for own in part.module.parameters())
-            return 2 if trained or given.requires_grad else 0
-        weight = getattr(part.module, "weight", None)
-        if weight is None:
-            weight = part.module.in_proj_weight
-        return int(given.requires_grad) + int(weight.requires_grad)
-
-    def _weights(self) -> tuple[int, int]:
-        """Return the weights that could multiply, and those that were not seen to, or to do nothing.
-
-        A weight without a gradient, while others have one, was not used at all.
-        """
-        parts = self._parts.values()
-        has_gradients = any(
-            own.grad is not None for root in self._roots for own in root.parameters()
-        )
-        unseen = sum(
-            part.weights
-            for part in parts
-            if part.weights
-            and not part.has_run
-            and not (has_gradients and is_unused(part.module))
-            and not (part.shapes() & self._used)
-        )
-        others = sum(other_matrices(part, set()) for part in parts)
-        unseen += sum(
-            other_matrices(part, self._used, has_gradients=has_gradients) for part in parts
-        )
-        return others + sum(part.weights for part in parts), unseen
+        return forward

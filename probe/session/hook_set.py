@@ -68,6 +68,7 @@ class HookSet:
         self._tags = MessageTags()
         self._installed: dict[str, Hook] = {}
         self._collectives: CollectiveHook | None = None
+        self._compute: ComputeHook | None = None
         self._memory = MemoryHook(capture, facts) if "memory" in capture.config.sources else None
         self._at_border = at_border
         self.steps = StepHook(
@@ -169,7 +170,7 @@ class HookSet:
             return self._collectives
         makers: dict[str, Callable[[], Hook]] = {
             "steps": lambda: self.steps,
-            "compute": lambda: ComputeHook(capture, self._facts),
+            "compute": self._make_compute,
             "pipeline": lambda: PipelineHook(capture, self._tags, watch, self._facts),
             "data_load": lambda: DataLoadHook(capture),
             "gc": lambda: GarbageHook(capture),
@@ -183,6 +184,10 @@ class HookSet:
             ),
         }
         return makers[name]()
+
+    def _make_compute(self) -> Hook:
+        self._compute = ComputeHook(self._capture, self._facts, self._compute)
+        return self._compute
 
     @property
     def _recording(self) -> set[str]:

@@ -11,11 +11,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from meshscope.probe.schema.layout import ParallelLayout
-
 from ...formulas.flops import (
     CONVENTIONS,
     DEFAULT_CONVENTION,
+    RanModel,
     conventions_of,
     flops_per_token,
     known_model,
@@ -50,24 +49,28 @@ def utilization(trace: Trace, step_time_ns: float | None) -> Utilization:
     run = trace.run
     known = known_model(run)
     tokens, token_notes = step_tokens(trace)
-    flops: dict[str, float] = {}
     model = known.model or known.ran
-    if model is not None and tokens is not None:
-        keys = keys_per_token(trace)
+    # What a rank multiplies in a step counts for each replica; else what a token does, for each token.
+    is_of_steps = isinstance(model, RanModel) and model.per_step
+    times = _replicas(trace) if is_of_steps else tokens
+    flops: dict[str, float] = {}
+    if model is not None and times is not None:
+        keys = None if is_of_steps else keys_per_token(trace)
         names = conventions_of(model)
-        flops = {name: flops_per_token(model, name, keys) * tokens for name in names}
+        flops = {name: flops_per_token(model, name, keys) * times for name in names}
     stated = run.get("flops_per_token")
     convention = DEFAULT_CONVENTION
     if isinstance(stated, float) and stated > 0:
         convention = STATED
         flops |= {STATED: stated * tokens} if tokens is not None else {}
+    has_amount = tokens is not None if convention == STATED else times is not None
     peak, source = device_peak(trace)
     world = run.get("world_size")
     devices = devices_per_rank(trace)
     seconds = (step_time_ns or 0.0) * 1e-9
     missing = (
         (known.unknown_because, model is None and convention != STATED),
-        (message("lacks.tokens"), tokens is None),
+        (message("lacks.mesh") if is_of_steps else message("lacks.tokens"), not has_amount),
         (_peak_name(source), peak is None),
         (message("lacks.ends_of_steps"), not seconds > 0),
         (message("lacks.number_of_ranks"), not isinstance(world, int) or world < 1),
@@ -115,12 +118,18 @@ def _recorded_tokens(trace: Trace) -> float | None:
     """
     tokens = trace.frame("step")["tokens"].astype("float64")
     known = tokens[tokens > 0]
-    layout = trace.layout
-    if layout is None and trace.run.get("world_size") == 1:
-        layout = ParallelLayout()  # One rank is its own mesh.
-    if layout is None or layout.cp > 1 or known.empty:
+    replicas = _replicas(trace)
+    if replicas is None or (trace.layout is not None and trace.layout.cp > 1) or known.empty:
         return None
-    return float(known.mean()) * layout.dp
+    return float(known.mean()) * replicas
+
+
+def _replicas(trace: Trace) -> int | None:
+    """Return how many replicas of the model train; None where the mesh is not known."""
+    if trace.layout is None:
+        # One rank is its own mesh.
+        return 1 if trace.run.get("world_size") == 1 else None
+    return trace.layout.dp
 
 
 def keys_per_token(trace: Trace) -> float | None:

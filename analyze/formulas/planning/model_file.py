@@ -19,6 +19,7 @@ from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model import ModelDescription
 from meshscope.probe.schema.model.fields import is_hugging_face, model_fields
 from meshscope.probe.schema.model.hugging_face import fields_of_hugging_face
+from meshscope.probe.schema.model.litgpt import is_litgpt
 from meshscope.probe.schema.model.megatron import fields_of_megatron
 
 from ...tables.toml_file import read_bounded, read_toml, table_of
@@ -209,7 +210,7 @@ def _named(content: Mapping[str, Any], path: Path) -> ModelFile:
         )
         longest = longest if isinstance(longest, int) else 0
         return ModelFile(model=fields_of_hugging_face(values, where), settings={}, longest=longest)
-    if "dim" in values and "n_layers" in values:
+    if ("dim" in values and "n_layers" in values) or is_litgpt(values):
         return ModelFile(model=model_fields(values, where), settings={})
     plain = {_plain_name(name): _plain_value(value) for name, value in values.items()}
     if "num_attention_heads" in plain or "padded_vocab_size" in plain:

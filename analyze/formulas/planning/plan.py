@@ -7,8 +7,13 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from meshscope.probe.schema.model import CONVENTIONS, flops_per_token
-from meshscope.probe.schema.model.counts import idle_parameters, layer_flops, total_parameters
+from meshscope.probe.schema.model import flops_per_token
+from meshscope.probe.schema.model.counts import (
+    conventions_of,
+    idle_parameters,
+    layer_flops,
+    total_parameters,
+)
 
 from ...wording.limits import Limit
 from ...wording.message import message
@@ -67,7 +72,7 @@ def make_job_plan(job: PlannedJob, stated: tuple[Limit, ...] = ()) -> JobPlan:
         job=job,
         parameters=parameters,
         active_parameters=parameters - idle_parameters(model),
-        flops_per_token={name: flops_per_token(model, name) for name in CONVENTIONS},
+        flops_per_token={name: flops_per_token(model, name) for name in conventions_of(model)},
         recompute_frac=recompute_frac(job),
         stages=stage_memory(job),
         bubble_frac=ideal_bubble_frac(job),

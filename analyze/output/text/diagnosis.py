@@ -62,6 +62,9 @@ def header_lines(result: Diagnosis) -> Iterator[Text]:
     )
     if (starts := attempts_message(run.get("attempts"))) is not None:
         yield starts
+    tokens = message("report.tokens", tokens=round(use.tokens_per_s or 0))
+    if use.tokens_per_s is None:
+        tokens = message("report.no_tokens")
     if use.mfu is None:
         yield message("report.mfu_unknown", reason=use.unknown_because)
     else:
@@ -71,7 +74,7 @@ def header_lines(result: Diagnosis) -> Iterator[Text]:
             convention=use.flops_convention,
             peak=f"{use.peak_flops or 0:.3g}",
             source=use.peak_source,
-            tokens=round(use.tokens_per_s or 0),
+            tokens=tokens,
         )
         yield from _conventions(result)
     if use.devices_per_rank > 1:

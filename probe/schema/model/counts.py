@@ -11,23 +11,27 @@ With H heads of width d, a token that attends to T keys costs ``6 H (d_qk + d_v)
 scores and their use, forward and backward.
 
 * ``nonembedding``: matrix products, and attention to all T tokens of the sequence, masked or not
-  (torchtitan, torchtitan/models/utils.py); ``full`` is another name of it. The output head counts, tied or not.
+  (torchtitan, torchtitan/models/utils.py). The output head counts, tied or not.
+* ``full``: the same where layers have a window, with all T tokens in them too: what kernels multiply that
+  mask scores instead of leaving them out, and torchtitan's figure of such a model.
 * ``causal``: the same with the half of the scores that is not masked (Megatron-LM,
   megatron/training/training.py, since 2025).
 * ``palm``: ``6 N + 12 L H Q T``, N all parameters, Q the width of a head (Chowdhery et al. 2022,
   arXiv 2204.02311, appendix B); of routed experts, N holds those that a token passes.
 * ``no_attention``: matrix products of weights alone.
 
-Under sliding windows T is the window where that is shorter, except in ``palm``; in chunks, that of
+Under sliding windows T is the window where that is shorter, except in ``palm`` and ``full``; in chunks, that of
 the own chunk. In packed
 documents T is what a token sees on average, ``sum(L^2) / sum(L)`` over their lengths L.
 
 Where the probe saw what ran (``ran_products``, ``ran_attention``, else ``ran_layers``), that takes the place
 of the sizes: a layer that runs three times counts three times, a frozen weight two thirds, a pass without
-gradients one third.
+gradients one third. The sizes count such passes of the trained model by their rows.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from .description import ModelDescription
 
@@ -170,12 +174,14 @@ def _inner_norms(model: ModelDescription) -> int:
 
 DEFAULT_CONVENTION = "nonembedding"
 CONVENTIONS: dict[str, str] = {
-    "nonembedding": "matrix products, full attention (torchtitan)",
+    "nonembedding": "matrix products, attention to all keys inside of windows (torchtitan)",
     "causal": "matrix products, causal half of attention (Megatron)",
     "palm": "6 N + 12 L H Q T (PaLM)",
     "no_attention": "matrix products without attention",
 }
 """Conventions by name, with one clause each."""
+FULL = "full"
+"""Convention that leaves windows out: another one where a model has a window that is shorter than its sequences."""
 _WHOLE = 0.99
 """Attention over less than this share of all keys leaves out what a window masks."""
 _PASSES = 3
@@ -191,7 +197,7 @@ def flops_per_token(
 
     Args:
         model: The model.
-        convention: A name of ``CONVENTIONS``, or ``full``.
+        convention: A name of ``CONVENTIONS``, or ``FULL``.
         keys_per_token: Tokens of its own document that a token could attend to without a causal
             mask, on average: ``sum(L^2) / sum(L)``. None: those of a whole sequence.
 
@@ -199,13 +205,21 @@ def flops_per_token(
         KeyError: There is no such convention.
     """
     seen = (model.ran_keys or float(model.seq_len)) if keys_per_token is None else keys_per_token
-    return {
-        "nonembedding": _matrix_flops(model) + _attention_flops(model, seen, causal=False),
-        "full": _matrix_flops(model) + _attention_flops(model, seen, causal=False),
-        "causal": _matrix_flops(model) + _attention_flops(model, seen, causal=True),
-        "palm": _palm_flops(model, seen),
-        "no_attention": _matrix_flops(model),
-    }[convention]
+    products = _matrix_flops(model)
+    flops = {
+        "nonembedding": lambda: products + _attention_flops(model, seen, causal=False),
+        FULL: lambda: products + _attention_flops(replace(model, window=0), seen, causal=False),
+        "causal": lambda: products + _attention_flops(model, seen, causal=True),
+        "palm": lambda: _palm_flops(model, seen),
+        "no_attention": lambda: products,
+    }[convention]()
+    # What was seen to run has its passes without gradients in it.
+    return flops if model.ran_products else flops * (1.0 + model.forward_rows / _PASSES)
+
+
+def conventions_of(model: ModelDescription) -> tuple[str, ...]:
+    """Return the names of the conventions by which a model is counted: ``FULL`` where it has a window."""
+    return (*CONVENTIONS, FULL) if 0 < model.window < model.seq_len else tuple(CONVENTIONS)
 
 
 def layer_flops(model: ModelDescription, layer: int) -> float:

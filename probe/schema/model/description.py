@@ -108,6 +108,18 @@ class ModelDescription:
     """Functions were seen to multiply in ways that are not counted."""
     complete: bool = False
     """What ran is all of it: no function was met that could multiply unseen."""
+    per_step: bool = False
+    """What ran is counted for a step of one rank: it was given no tokens."""
+    partial: bool = False
+    """Passes ran of which nothing was seen, or not all."""
+    unmet: bool = False
+    """Passes recorded gradients that no backward pass took."""
+    ran_without: float = 0.0
+    """Of ``ran_products`` and ``ran_attention``, the part of passes without gradients."""
+    forward_rows: float = 0.0
+    """Rows of passes without gradients of the trained model, a token of training; 0: few."""
+    other_passes: bool = False
+    """Passes without gradients ran of other models."""
 
     def __post_init__(self) -> None:
         """Fill in what the sizes imply, and refuse what no model can be.

@@ -1,4 +1,4 @@
-"""Fields of a description from what states a model: ours, Hugging Face, Megatron, torchtitan."""
+"""Fields of a description from what states a model: ours, Hugging Face, Megatron, torchtitan, LitGPT."""
 
 from __future__ import annotations
 
@@ -44,6 +44,11 @@ def model_fields(source: object, where: str = "model") -> dict[str, object]:
         from .hugging_face import fields_of_hugging_face
 
         return fields_of_hugging_face(values, where)
+    if "mlp_class_name" in values:
+        from .litgpt import fields_of_litgpt, is_litgpt
+
+        if is_litgpt(values):
+            return fields_of_litgpt(values, where)
     if "num_attention_heads" in values or "padded_vocab_size" in values:
         from .megatron import fields_of_megatron
 

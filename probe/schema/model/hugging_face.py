@@ -142,6 +142,11 @@ OTHER_HEADS = (
     *("ForMultipleChoice", "RewardModel"),
 )
 """How classes end whose head is not over the vocabulary."""
+_OTHER_PARTS = re.compile(
+    r"recur|loop|ut_steps|mamba|ssm|conv(?!er)|linear_attn|delta|lightning|memor|expert|moe|share_factor|kv_shared"
+    r"|cross_layer|block_config|hyper_conn|indexer|ngram|per_layer_(?:input|embed)|altup|laurel|depth"
+)
+"""Names of parts that llama has not, or of layers that run more than once."""
 _OF_CLASS = re.compile(r"(?:ForCausalLM|LMHeadModel)$")
 """How classes end whose head is over the vocabulary."""
 _STATE_IT = message("advice.state_sizes_under_model")
@@ -248,9 +253,9 @@ def _is_like_llama(config: Mapping[str, Any]) -> bool:
     """Return whether a family that is not known here states all that llama does.
 
     One with experts never does: how many are shared, which layers are dense, and what gates
-    them has other names in each family.
+    them has other names in each family. Nor does one that names a part which llama has not.
     """
-    if _first(config, _NAMES["experts"]):
+    if any(value and _OTHER_PARTS.search(name) for name, value in config.items()):
         return False
     stated = ("model_type", "rms_norm_eps", "intermediate_size", "num_key_value_heads", "head_dim")
     gated = str(config.get("hidden_act")) in ("silu", "swish")

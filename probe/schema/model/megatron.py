@@ -62,6 +62,7 @@ _NAMES_KIND = ("experimental_attention_variant", "program", "spec")
 _OTHER_PROGRAMS = re.compile(
     r"pretrain_(?:bert|ict|t5|retro|vlm|mamba|hybrid|mm|vision\w*|multimodal\w*)"
 )
+_GATE = re.compile(r"glu(?:_tanh)?$")
 _SWIGLU = 64
 """Megatron rounds two thirds of 4 h down to a multiple of it."""
 _PATTERN = re.compile(r"[0-9\s\[\](),+*]{1,400}")
@@ -88,11 +89,9 @@ def fields_of_megatron(arguments: Mapping[str, Any], where: str) -> dict[str, ob
     check_switches(args, _SWITCHES, where)
     found = {ours: args[theirs] for ours, theirs in _NAMES.items() if args.get(theirs) is not None}
     found["vocab_size"] = _vocabulary(args)
-    # NeMo names the gate with the function: swiglu, fast-geglu.
-    names_gate = str(args.get("activation")).endswith("glu")
-    found["gated"] = bool(args.get("swiglu") or args.get("gated_linear_unit") or names_gate)
+    found["gated"] = _is_gated(args)
     found["tied"] = not _untied(args)
-    found["ffn_size"] = _width(args, gated=bool(found["gated"]))
+    found["ffn_size"] = _width(args)
     found["norm_shift"] = "layernorm" in str(args.get("normalization", "LayerNorm")).lower()
     biased = args.get("add_bias_linear", not args.get("disable_bias_linear", False))
     found |= dict.fromkeys(("out_bias", "mlp_bias", "qkv_bias"), bool(biased))
@@ -110,6 +109,18 @@ def fields_of_megatron(arguments: Mapping[str, Any], where: str) -> dict[str, ob
         else:
             _experts(args, found, where)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_gated(args: Mapping[str, Any]) -> bool:
+    """Return whether MLPs have a gate: by a flag such as ``quick_geglu``, or where a function with one is named.
+
+    NeMo names it by ``activation`` (fast-swiglu), older programs by ``glu_activation``.
+    """
+    if args.get("gated_linear_unit"):
+        return True
+    named = (str(args.get(name) or "") for name in ("activation", "glu_activation"))
+    flags = (value for name, value in args.items() if _GATE.search(name))
+    return any(map(_GATE.search, named)) or any(value is True for value in flags)
 
 
 def _refuse_partial_objects(args: Mapping[str, Any], where: str) -> None:
@@ -169,11 +180,12 @@ def _untied(args: Mapping[str, Any]) -> bool:
     return bool(args.get("untie_embeddings_and_output_weights"))
 
 
-def _width(args: Mapping[str, Any], *, gated: bool) -> object:
+def _width(args: Mapping[str, Any]) -> object:
+    """Return the width of an MLP; of the gated ones, ``--swiglu`` alone makes it smaller."""
     hidden = args.get("hidden_size")
     if args.get("ffn_hidden_size") or not isinstance(hidden, int):
         return args.get("ffn_hidden_size")
-    return int(4 * hidden * 2 / 3 / _SWIGLU) * _SWIGLU if gated else 4 * hidden
+    return int(4 * hidden * 2 / 3 / _SWIGLU) * _SWIGLU if args.get("swiglu") else 4 * hidden
 
 
 def _attention(args: Mapping[str, Any], found: dict[str, object], where: str) -> None:

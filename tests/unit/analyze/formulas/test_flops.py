@@ -122,6 +122,14 @@ def test_a_model_without_sizes_counts_as_it_ran():
     assert flops_per_token(known.ran, keys_per_token=4.0) == 6 * 110.0
 
 
+def test_passes_without_gradients_count_where_sizes_do():
+    """Fails when a compiled policy that generates has the MFU of what it trains alone."""
+    plain = known_model(run_of())
+    known = known_model(run_of(forward_rows=1.5))
+    assert flops_per_token(known.model) == 1.5 * flops_per_token(plain.model)
+    assert [note.values["share"] for note in known.notes] == [pytest.approx(1 / 3)]
+
+
 @pytest.mark.parametrize(
     ("ran", "axes", "code"),
     [
@@ -129,8 +137,9 @@ def test_a_model_without_sizes_counts_as_it_ran():
         ({"ran_products": 100.0}, {}, "lacks.counted_model"),
         ({"varies": True}, {}, "lacks.like_steps"),
         ({"uncounted": True}, {}, "lacks.counted_functions"),
+        ({"partial": True}, {}, "lacks.all_passes"),
     ],
-    ids=["a part of it", "kernels of others", "random depth", "functions"],
+    ids=["a part of it", "kernels of others", "random depth", "functions", "passes"],
 )
 def test_a_model_without_sizes_that_was_not_all_seen_is_unknown(ran, axes, code):
     """Fails when what a part of a model multiplies is shown as the MFU of all."""

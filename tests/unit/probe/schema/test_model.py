@@ -6,7 +6,7 @@ import pytest
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model import describe_model, flops_per_token
-from meshscope.probe.schema.model.counts import idle_parameters, total_parameters
+from meshscope.probe.schema.model.counts import conventions_of, idle_parameters, total_parameters
 
 BIASED = {
     "norm_shift": True,
@@ -104,6 +104,9 @@ def test_a_window_bounds_what_a_token_sees():
     of_weights = flops_per_token(model, "no_attention")
     full = 12 * 4096 * (16 * 1024 + 16 * 8192)
     assert flops_per_token(model) - of_weights == full
+    assert flops_per_token(model, "full") - of_weights == 12 * 4096 * 32 * 8192
+    assert "full" in conventions_of(model)
+    assert "full" not in conventions_of(describe_model({**LLAMA3, "window": 8192}))
     # Token t sees min(t, 1024) keys, half a key more or less.
     mean = sum(min(t, 1024) for t in range(8192)) / 8192
     causal = 12 * 4096 * (16 * mean + 16 * 8192 / 2)
@@ -229,6 +232,16 @@ def test_a_dense_family_that_states_all_of_llama_is_counted_like_it():
     )
 
 
+@pytest.mark.parametrize(
+    "part",
+    [{"total_ut_steps": 4}, {"mamba_headdim": 64}, {"cla_share_factor": 2}, {"moe_every": 2}],
+)
+def test_a_family_that_is_not_known_may_have_parts_that_llama_has_not(part):
+    """Fails when a model whose layers run four times has a quarter of its FLOPs."""
+    with pytest.raises(ConfigError, match="unknown family"):
+        describe_model(_LIKE_LLAMA | part, seq_len=128)
+
+
 def test_a_count_for_each_layer_is_one_where_all_are_alike():
     """Hunyuan's own configs would be refused: they state experts as lists."""
     counts: dict[str, object] = {"num_experts": 8, "moe_topk": 2, "num_shared_expert": 1}
@@ -292,6 +305,14 @@ MEGATRON = {
     "position_embedding_type": "rope",
     "kv_channels": 128,
 }
+
+
+@pytest.mark.parametrize("gate", ["quick_geglu", "geglu", "geglu_tanh", "reglu"])
+def test_megatron_has_gates_of_several_functions(gate):
+    """Fails when MLPs with another gate than SwiGLU have two thirds of their FLOPs."""
+    plain = {name: value for name, value in MEGATRON.items() if name != "swiglu"}
+    assert describe_model(plain | {gate: True}).gated
+    assert not describe_model(plain | {gate: False, "bias_swiglu_fusion": True}).gated
 
 
 def test_megatron_arguments():

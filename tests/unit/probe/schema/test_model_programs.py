@@ -4,6 +4,7 @@ import pytest
 
 from meshscope.probe.schema.errors import ConfigError
 from meshscope.probe.schema.model import describe_model
+from meshscope.probe.schema.model.counts import total_parameters
 from meshscope.probe.schema.model.megatron import fields_of_megatron
 
 SIZES = {
@@ -66,3 +67,33 @@ def test_a_part_of_a_configuration_object_is_refused_by_what_it_lacks(name):
     assert describe_model(BRIDGE).gated
     with pytest.raises(ConfigError, match=name):
         describe_model({ours: value for ours, value in BRIDGE.items() if ours != name})
+
+
+_LITGPT = {
+    "n_layer": 32, "n_head": 32, "n_query_groups": 8, "n_embd": 4096, "head_size": 128, "bias": False,
+    "norm_class_name": "RMSNorm", "intermediate_size": 14336, "vocab_size": 100,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "parameters"),
+    [
+        ({"padded_vocab_size": 128256, "mlp_class_name": "LLaMAMLP"}, 8_030_261_248),
+        (
+            {"padded_vocab_size": 32000, "mlp_class_name": "LLaMAMoE", "n_expert": 8}
+            | {"n_expert_per_token": 2},
+            46_702_792_704,
+        ),
+    ],
+    ids=["Llama 3 8B", "Mixtral 8x7B"],
+)
+def test_names_of_litgpt_count(more, parameters):
+    """Fails when the file that LitGPT writes beside its weights describes no model, or another one."""
+    model = describe_model(_LITGPT | more, seq_len=128)
+    assert total_parameters(model) == parameters
+
+
+def test_kinds_of_litgpt_that_are_not_known_are_refused():
+    """Fails when an MLP of a class that nobody knows counts like one with two matrices."""
+    with pytest.raises(ConfigError, match="MoMMLP"):
+        describe_model(_LITGPT | {"mlp_class_name": "MoMMLP"}, seq_len=128)

@@ -76,6 +76,17 @@ def test_a_model_that_was_counted_says_so():
     assert any("2 layers of width 8, 2 heads" in str(note) for note in use.notes)
 
 
+def test_a_step_without_tokens_counts_for_each_replica():
+    """Fails when a model of images has no MFU although what its steps multiply was seen."""
+    ran = {"ran_products": 100.0, "ran_attention": 20.0, "per_step": True, "complete": True}
+    use = of(model=json.dumps(ran), tokens_per_step=None, world_size=1)
+    assert use.flops_per_step == 6 * 120.0
+    assert use.mfu == pytest.approx(6 * 120.0 / (1e6 * 0.5))
+    assert use.tokens_per_s is None
+    of_four = of(model=json.dumps(ran), tokens_per_step=None)
+    assert "the mesh" in str(of_four.unknown_because)
+
+
 @pytest.mark.parametrize("axis", ["tp", "pp", "ep"])
 def test_a_part_of_a_model_is_not_counted_for_the_whole(axis):
     """Fails when a rank of tensor or pipeline parallelism counts its shard, and MFU is too low."""
