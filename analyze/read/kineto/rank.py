@@ -16,6 +16,7 @@ from ...wording.limits import Limit
 from ...wording.message import message
 from ..files import MAX_RANKS, InputFile, rank_in_name
 from ..reading import OnBytes, ignore_bytes
+from .chrome_pairs import join_pairs
 from .columns import (
     DeviceLinks,
     StepWindows,
@@ -108,30 +109,51 @@ def read_rank_file(
         for events in stream.batches():
             collector.add(events)
             del events
-        header = stream.header
-        notes: list[Limit] = list(stream.losses)
-        roles = collector.finish(header.base_time_nanoseconds or 0)
-        parts = (len(roles.device), len(roles.operator), len(roles.host_note), len(roles.python))
-        if not any(parts):
-            raise _without_events(roles, notes, file.label)
-        roles, lengthless = without_lengthless_work(roles, file.label)
-        roles, far = without_far_events(roles, file.label)
-        roles, repeated = without_repeated_events(roles)
-        notes += [*lengthless, *far, *repeated]
-        refuse_other_unit(roles, file.label)
-        _refuse_merged(roles, file.label)
-        info = header.distributed_info or DistributedInfo()
-        rank = _rank(info, file.label, default_rank, notes)
-        if rank is None:
-            raise TraceFormatError(
-                message("refused.no_rank_in_header"),
-                where=file.label,
-                remedy=message("advice.name_rank"),
-            )
-        source = _Source(
-            file.label, rank, header, notes, tuple(stream.losses), is_cut=stream.is_cut
+        if not collector.has_halves:
+            return _of_events(file.label, stream, collector, place, default_rank)
+    joined, lost = place.folder / f"{place.stem}.pairs.json", list[Limit]()
+    try:
+        again = EventStream(join_pairs(file, joined, lost), chunk_bytes=chunk_bytes)
+        with closing(RoleCollector(file.label, folder=place.folder)) as collector:
+            for events in again.batches():
+                collector.add(events)
+                del events
+            again.losses += lost
+            return _of_events(file.label, again, collector, place, default_rank)
+    finally:
+        joined.unlink(missing_ok=True)
+
+
+def _of_events(
+    label: str,
+    stream: EventStream,
+    collector: RoleCollector,
+    place: Place,
+    default_rank: int | None,
+) -> RankFile:
+    """Return what the events of a file gave, all of which were taken."""
+    header = stream.header
+    notes: list[Limit] = list(stream.losses)
+    roles = collector.finish(header.base_time_nanoseconds or 0)
+    parts = (len(roles.device), len(roles.operator), len(roles.host_note), len(roles.python))
+    if not any(parts):
+        raise _without_events(roles, notes, label)
+    roles, lengthless = without_lengthless_work(roles, label)
+    roles, far = without_far_events(roles, label)
+    roles, repeated = without_repeated_events(roles)
+    notes += [*lengthless, *far, *repeated]
+    refuse_other_unit(roles, label)
+    _refuse_merged(roles, label)
+    info = header.distributed_info or DistributedInfo()
+    rank = _rank(info, label, default_rank, notes)
+    if rank is None:
+        raise TraceFormatError(
+            message("refused.no_rank_in_header"),
+            where=label,
+            remedy=message("advice.name_rank"),
         )
-        return _rank_file(source, roles, place)
+    source = _Source(label, rank, header, notes, tuple(stream.losses), is_cut=stream.is_cut)
+    return _rank_file(source, roles, place)
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -70,7 +70,8 @@ def _functions(roles: RoledEvents, kind: SpanKind) -> Events:
     A function of a background thread stops nobody.
     """
     pattern = _FUNCTIONS.get(kind)
-    own = roles.python.named(() if pattern is None else roles.names_like(pattern))
+    is_known = pattern is not None and len(roles.python)
+    own = roles.python.named(roles.names_like(pattern) if pattern and is_known else ())
     if not len(own):
         return own
     own = own.at(np.flatnonzero(np.isin(own.thread, _working_threads(roles))))
