@@ -101,7 +101,9 @@ def _is_nsight(file: InputFile, head: bytes) -> bool:
         return _NSIGHT_TABLE.search(head) is not None
     finally:
         connection.close()
-    return any(_NSIGHT_TABLE.match(str(name).encode()) for (name,) in names)
+    # nvprof names its tables of activities alike, and keeps its texts in another one.
+    is_nvprof = ("StringTable",) in names
+    return not is_nvprof and any(_NSIGHT_TABLE.match(str(name).encode()) for (name,) in names)
 
 
 _has_segments = _keys(rb"segments", rb"total_size|device_traces")
