@@ -17,6 +17,7 @@ from ...tables.results import Finding
 from ...wording.message import Message, message
 from .bad_steps import all_steps
 from .grading import MIN_COST, severity
+from .late_in_turn import late_in_turn
 from .pauses import even_work, pauses
 from .starved import CONFIDENCE as CROWDED
 from .starved import PROCESSORS_FIRST, chance_of_processors
@@ -25,6 +26,7 @@ LATE_TOGETHER = 0.5
 """Share of the loss from which all ranks are late in the same steps."""
 QUANTILES = (0.5, 0.9, 0.99)
 CONFIDENCE = 0.8
+_SHOWN = 8
 CONFIDENCE_OF_ONE_STEP = 0.4
 """One step does not tell a rank that is late by chance from one that is slow."""
 STEADY_SHARE = 0.5
@@ -49,6 +51,10 @@ def jitter(account: Account) -> Iterator[Finding]:
     moved = jitter_cost(late.to_numpy(np.float64))
     steady = _steadily_late(account) if gain >= MIN_COST else None
     when = all_steps(account.windows)
+    in_turn = late_in_turn(account.events.frame) if steady is None else []
+    if in_turn:
+        yield _in_turn(account, (share, gain), in_turn)
+        return
     crowding = chance_of_processors(account, cost)
     confidence = CONFIDENCE if len(late) > 1 else CONFIDENCE_OF_ONE_STEP
     yield Finding(
@@ -65,6 +71,25 @@ def jitter(account: Account) -> Iterator[Finding]:
             *(_remedies(account, moved, gain) if steady is None else ()),
         ),
         remedy=PROCESSORS_FIRST if crowding else _remedy(late, moved, steady),
+    )
+
+
+def _in_turn(account: Account, price: tuple[float, float], last_at: list[Message]) -> Finding:
+    """Return that ranks are late one after the other: share of the step that it costs, and that its repair returns."""
+    when = all_steps(account.windows)
+    return Finding(
+        kind=FindingKind.JITTER,
+        severity=severity(max(price)),
+        where=when.where,
+        claim=message("jitter.claim_in_turn", cost=max(price)),
+        cost_frac=price[0],
+        removal_gain_frac=price[1],
+        confidence=CONFIDENCE,
+        evidence=(
+            message("jitter.in_turn", steps=len(account.windows.steps), ranks=last_at[:_SHOWN]),
+        ),
+        remedy=message("jitter.remedy_in_turn"),
+        cause="in_turn",
     )
 
 
