@@ -128,6 +128,8 @@ def _of_one_rank(steady: _Steady, steps: int) -> Iterator[Message]:
 def _claim(late: pd.DataFrame, cost: float, steady: _Steady | None) -> Message:
     if len(late) < 2:
         return message("jitter.claim_one_step", cost=cost)
+    if late.shape[1] == 1:
+        return message("jitter.claim_alone", cost=cost)
     if steady is not None:
         return message("jitter.claim_few_steps", cost=cost, steps=len(late))
     return message("jitter.claim", cost=cost)
@@ -159,6 +161,11 @@ def _beyond_own_kind(work: pd.Series[float], slow_steps: Runs) -> pd.Series[floa
 def _distribution(late: pd.DataFrame) -> Iterator[Message]:
     """Say how late the last rank of a step is, and which ranks these are; of a single step nothing is usual."""
     if len(late) < 2:
+        return
+    if late.shape[1] == 1:
+        most = late.iloc[:, 0]
+        longest = {"step": int(str(most.idxmax())), "late_ns": float(most.max())}
+        yield message("jitter.longest_step", **longest, steps=len(late))
         return
     median, p90, p99 = late.max(axis=1).quantile(list(QUANTILES)).tolist()
     most = float(late.to_numpy(np.float64).max())
@@ -192,6 +199,8 @@ def _remedy(late: pd.DataFrame, moved: JitterCost, steady: _Steady | None) -> Me
     """Return what to do about it."""
     if len(late) < 2:
         return message("jitter.remedy_one_step")
+    if late.shape[1] == 1:
+        return message("jitter.remedy_alone")
     if steady is not None:
         return message("jitter.remedy_few_steps", rank=steady.rank)
     common = float(late.median(axis=1).clip(lower=0.0).mean())

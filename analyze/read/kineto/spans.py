@@ -8,6 +8,7 @@ import numpy as np
 
 from meshscope.probe.schema.terms import SpanKind
 
+from ..note_names import DATA_NAMES
 from .event_columns import Events, IntArray, RoledEvents
 
 _SPANS = (
@@ -16,11 +17,7 @@ _SPANS = (
         SpanKind.DATA_LOAD,
         (
             re.compile(r"enumerate\(DataLoader\)"),
-            re.compile(
-                r"(?:\S*dataloader_next|data[ _-]?load(?:ing|er)?|load[ _-]?data"
-                r"|(?:get|next|load|fetch)[ _-]?(?:next[ _-]?)?batch)$",
-                re.IGNORECASE,
-            ),
+            re.compile(rf"(?:#+ |\w+\.)?{DATA_NAMES}(?: #+)?$", re.IGNORECASE),
         ),
     ),
     (
