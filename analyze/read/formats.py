@@ -131,9 +131,11 @@ def _kineto(inputs: Inputs) -> Trace:
     from .kineto.chrome_pairs import complete_pairs
     from .kineto.importer import import_kineto
     from .kineto.merged import split_merged
+    from .kineto.unitrace import with_launches
 
     paired, alone = complete_pairs(inputs.files, inputs.scratch)
-    parts, merged = split_merged(paired, inputs.scratch)
+    launched = with_launches(paired, inputs.scratch)
+    parts, merged = split_merged(launched, inputs.scratch)
     limits = [*inputs.limits, *alone, *merged]
     return import_kineto(inputs.path, parts, limits=limits, reading=inputs.reading)
 

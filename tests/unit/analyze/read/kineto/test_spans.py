@@ -48,8 +48,8 @@ def test_functions_of_loaders_and_checkpoints_are_spans(tmp_path, name, kind):
 @pytest.mark.parametrize(
     "name",
     [
-        "/home/dataset/train.py(10): main",
-        "/home/dataset/train.py(10): forward",
+        "dataset/train.py(10): main",
+        "dataset/train.py(10): forward",
         "torch/nn/modules/module.py(1): __iter__",
         "/app/dataloader.py(10): __init__",
     ],
