@@ -196,6 +196,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     issued = IssueContext.of(roles, links, steps)
     files = place.files()
     job = JobMark.of(info)
+    world_size = _world_size(info, source.notes)
     if job.world_size is not None and rank >= job.world_size:
         source.notes.append(message("doubt.rank_beyond_header", ranks=job.world_size))
     names = write_rank_tables(rank, with_overhead_notes(roles), links, steps, files)
@@ -210,7 +211,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         label=source.label,
         rank=rank,
         job=job,
-        world_size=_world_size(info),
+        world_size=world_size,
         device_name=_device_name(header, roles.device),
         has_base_time=bool(header.base_time_nanoseconds),
         device_events=len(roles.device),
@@ -287,9 +288,11 @@ def _rank(info: DistributedInfo, label: str, default: int | None, notes: list[Li
     return default
 
 
-def _world_size(info: DistributedInfo) -> int | None:
-    size = to_int(info.world_size, 0, bits=32)
-    if size > 0:
+def _world_size(info: DistributedInfo, notes: list[Limit]) -> int | None:
+    size = to_int(info.world_size, 0)
+    if size > MAX_RANKS:
+        notes.append(message("assumed.absurd_world", ranks=size))
+    elif size > 0:
         return size
     listed = [len(group.ranks) for group in info.pg_config or () if isinstance(group.ranks, list)]
     return max(listed, default=None)
