@@ -149,6 +149,10 @@ _SIGNS = (
         head=re.compile(rb"\A(?:7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|\x04\x22\x4d\x18|\x5d\0\0.\0\xff)"),
     ),
     _Sign(
+        Foreign(message("foreign.packed_twice"), message("convert.packed_twice")),
+        head=re.compile(rb"\A\x1f\x8b\x08"),
+    ),
+    _Sign(
         Foreign(message("foreign.tensorboard"), message("convert.tensorboard")),
         _name(r"\btfevents\b"),
     ),
@@ -190,7 +194,7 @@ _SIGNS = (
     ),
     _Sign(
         Foreign(message("foreign.wide_text"), message("convert.wide_text")),
-        head=re.compile(rb"\A(?:\xff\xfe|\xfe\xff)"),
+        head=re.compile(rb"\A(?:\xff\xfe|\xfe\xff|\0{0,3}[\[{]\0)"),
     ),
     _Sign(
         Foreign(message("foreign.samples"), message("convert.host_profile")),

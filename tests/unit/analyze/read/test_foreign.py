@@ -1,6 +1,7 @@
 """Files that we cannot read are recognised, and the way to one that we can is said."""
 
 import bz2
+import gzip
 import json
 import lzma
 import sqlite3
@@ -69,6 +70,9 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 278935599
             "log of training",
             "meshscope run",
         ),
+        ("t.json.gz", gzip.compress(gzip.compress(b"{}")), "compressed twice", "gunzip"),
+        ("rank0.json", '{"traceEvents": []}'.encode("utf-16-le"), "UTF-16", "iconv"),
+        ("rank0.json", '{"traceEvents": []}'.encode("utf-16-be"), "UTF-16", "iconv"),
         ("old.nvvp", b"SQLite format 3\0", "nvprof", "nsys profile"),
         ("m.bin", b"memray\0\x0b\0", "Python functions", "meshscope run"),
         ("s.txt", b"train.py(10): main;aten::mm 1234\n", "Python functions", "meshscope run"),
