@@ -163,17 +163,16 @@ def _distribution(late: pd.DataFrame) -> Iterator[Message]:
     if len(late) < 2:
         return
     if late.shape[1] == 1:
-        most = late.iloc[:, 0]
-        longest = {"step": int(str(most.idxmax())), "late_ns": float(most.max())}
+        beyond = late.iloc[:, 0]
+        longest = {"step": int(str(beyond.idxmax())), "late_ns": float(beyond.max())}
         yield message("jitter.longest_step", **longest, steps=len(late))
         return
     median, p90, p99 = late.max(axis=1).quantile(list(QUANTILES)).tolist()
     most = float(late.to_numpy(np.float64).max())
     yield message("jitter.latest", median_ns=median, p90_ns=p90, p99_ns=p99, most_ns=most)
-    if late.shape[1] > 1:
-        counts = late.idxmax(axis=1).value_counts().sort_index()
-        named = [message("jitter.who_of", rank=rank, steps=count) for rank, count in counts.items()]
-        yield message("jitter.who", counts=named, steps=len(late))
+    counts = late.idxmax(axis=1).value_counts().sort_index()
+    named = [message("jitter.who_of", rank=rank, steps=count) for rank, count in counts.items()]
+    yield message("jitter.who", counts=named, steps=len(late))
 
 
 def _remedies(account: Account, moved: JitterCost, gain: float) -> Iterator[Message]:
