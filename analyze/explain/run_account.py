@@ -10,7 +10,7 @@ from ..account.devices.steps import DeviceSteps
 from ..account.ledger.build import Ledger
 from ..align.communication.events import CommunicationEvents
 from ..align.steps.windows import StepWindows
-from ..tables.results import Bubble, Cause, Utilization
+from ..tables.results import Bubble, Cause, DeviceUse, Utilization
 from ..tables.trace import Trace
 from ..wording.limits import Limit
 from .attribution import Attribution
@@ -43,6 +43,8 @@ class Account:
     """Pipeline position of each rank; -1 if unknown."""
     expectation: Expectation = field(default_factory=lambda: Expectation(found=None))
     """What formulas expect of the memory."""
+    uses: tuple[DeviceUse, ...] = ()
+    """Of each device of the ranks that compute on several."""
     unseen: tuple[str, ...] = ()
     """Axes of the mesh along which nothing was recorded, so that waiting there is not known."""
     limits: tuple[Limit, ...] = ()

@@ -81,6 +81,7 @@ def diagnosis_of(account: Account) -> Diagnosis:
         ledger=ledger,
         stragglers=_stragglers(account),
         bubble=account.bubble,
+        devices=account.uses,
         memory=account.memory,
         expectation=account.expectation.kept,
         groups=traffic_by_group(account.events, trace.frame("group"), len(account.windows.steps)),

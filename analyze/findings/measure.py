@@ -12,6 +12,7 @@ from meshscope.probe.schema.terms import CaptureLevel, StepDetail, TimeSource
 
 from ..account.bubble import pipeline_bubble
 from ..account.devices.steps import device_steps
+from ..account.kernels.by_device import use_by_device
 from ..account.ledger.build import Ledger, build_ledger
 from ..account.ledger.unseparated import split_grouped, without_guesses, without_unknown_wires
 from ..account.memory.by_stage import memory_by_stage
@@ -91,7 +92,6 @@ def measure(trace: Trace) -> Account:
     memory = memory_by_stage(trace)
     expectation = expected_memory(trace, memory)
     limits = (*_seen_limits(trace, windows, events), *of_no_operation, *wire_limits)
-    waits = with_origins(waits, events, program)
     return Account(
         trace=trace,
         windows=windows,
@@ -101,10 +101,11 @@ def measure(trace: Trace) -> Account:
         attribution=attribution,
         utilization=use,
         devices=devices,
+        uses=use_by_device(trace, windows),
         bubble=pipeline_bubble(trace, ledger, unseen),
         memory=with_expected(memory, expectation.found),
         expectation=expectation,
-        waits=waits,
+        waits=with_origins(waits, events, program),
         clock_offsets=offsets,
         stage=stage_of_ranks(trace, ranks),
         unseen=unseen,

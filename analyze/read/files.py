@@ -29,6 +29,10 @@ UTF8_MARK = b"\xef\xbb\xbf"
 """Byte order mark that some editors put before a text."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK_OF_SERVER = re.compile(
+    r"-TP-(\d{1,9})(?:-(?:PP|DP|EP)-0)*(?:-[A-Z]+)?\.trace\.json", re.IGNORECASE
+)
+"""Names of SGLang, which number the ranks of one tensor-parallel group; of a mesh of several axes they do not tell."""
 _RANK_FOLDER = re.compile(r"(?:global[-_. ]?)?(?:rank|worker)[-_. ]?(\d{1,9})", re.IGNORECASE)
 _FOLDERS = 2
 """Folders above a file that may be called after its rank."""
@@ -101,15 +105,17 @@ class InputFile(msgspec.Struct, frozen=True):
 
 
 def rank_in_name(label: str) -> int | None:
-    """Return the number behind ``rank`` or ``worker`` in the name of a file, None if there is none.
+    """Return the number behind ``rank`` or ``worker`` (of SGLang ``-TP-``) in the name of a file, None if there is none.
 
     A file whose own name has none is of the nearest folder above it that is called so and nothing else (``rank_3``).
 
     >>> rank_in_name("run/rank_3/trace.json"), rank_in_name("rank_3/worker5.json"), rank_in_name("rank_3_of_8/a.json")
     (3, 5, None)
+    >>> rank_in_name("1712345678.1-TP-3.trace.json.gz"), rank_in_name("17-TP-3-PP-1.trace.json.gz")
+    (3, None)
     """
     *folders, name = label.replace("!", "/").replace("\\", "/").split("/")
-    found = _RANK_IN_NAME.search(name)
+    found = _RANK_IN_NAME.search(name) or _RANK_OF_SERVER.search(name)
     named = [found] if found else [*map(_RANK_FOLDER.fullmatch, reversed(folders[-_FOLDERS:]))]
     number = next((int(one[1]) for one in named if one), MAX_RANKS)
     return number if number < MAX_RANKS else None

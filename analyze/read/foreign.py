@@ -88,11 +88,18 @@ _SIGNS = (
         re.compile(rb"(?i)CREATE TABLE \W?dlprof|DLProf"),
     ),
     _Sign(
+        Foreign(message("foreign.nvprof"), message("convert.dlprof")),
+        _name(r"\.(?:nvvp|nvprof)$"),
+        re.compile(rb"CREATE TABLE \W?StringTable\b"),
+    ),
+    _Sign(
         Foreign(
             message("foreign.rocprof"),
             message("convert.rocprof"),
         ),
-        _name(r"rocprof|\.rocpd$|results_.*\.db$|_kernel_trace\.csv$|_hip_api_trace\.csv$"),
+        _name(
+            r"rocprof(?!.*\.proto$)|\.rocpd$|results_.*\.db$|_kernel_trace\.csv$|_hip_api_trace\.csv$"
+        ),
         re.compile(
             rb'rocprofiler-sdk|CREATE TABLE \W?rocpd_|"?Kernel_Name"?,|"?KernelName"?,"?gpu-id|'
             rb'"Name","Calls","TotalDurationNs"'
@@ -115,7 +122,7 @@ _SIGNS = (
             message("foreign.perfetto"),
             message("convert.perfetto"),
         ),
-        _name(r"\.(?:pftrace|perfetto-trace)$"),
+        _name(r"\.(?:pftrace|perfetto-trace|perfetto)$|(?:perfetto|rocprof).*\.proto$"),
     ),
     _Sign(
         Foreign(
@@ -142,6 +149,10 @@ _SIGNS = (
         head=re.compile(rb"\A(?:7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|\x04\x22\x4d\x18|\x5d\0\0.\0\xff)"),
     ),
     _Sign(
+        Foreign(message("foreign.packed_twice"), message("convert.packed_twice")),
+        head=re.compile(rb"\A\x1f\x8b\x08"),
+    ),
+    _Sign(
         Foreign(message("foreign.tensorboard"), message("convert.tensorboard")),
         _name(r"\btfevents\b"),
     ),
@@ -151,8 +162,11 @@ _SIGNS = (
     ),
     _Sign(
         Foreign(message("foreign.host_samples"), message("convert.host_profile")),
-        _name(r"\.(?:prof|cprofile|pstats|speedscope\.json)$"),
-        re.compile(rb"www\.speedscope\.app/file-format-schema"),
+        _name(r"\.(?:prof|cprofile|cpuprofile|pstats|speedscope\.json)$"),
+        re.compile(
+            rb"www\.speedscope\.app/file-format-schema|\Amemray\0|\A\s*\{[^}]{0,200}\"alloc_samples\""
+            rb"|\A\s*\{\s*\"session\"[\s\S]*\"root_frame\"|\A(?:[^\n;{]{1,300};)+[^\n;]{1,300} \d+\r?(?:\n|\Z)"
+        ),
     ),
     _Sign(
         Foreign(message("foreign.profiler_table"), message("convert.host_profile")),
@@ -160,6 +174,7 @@ _SIGNS = (
     ),
     _Sign(
         Foreign(message("foreign.execution_trace"), message("convert.host_profile")),
+        name=_name(r"\.et$"),
         head=re.compile(rb'\A(?=[\s\S]*"nodes"\s*:\s*\[)\s*\{[\s\S]*"schema"\s*:\s*"'),
     ),
     _Sign(
@@ -172,11 +187,14 @@ _SIGNS = (
     ),
     _Sign(
         Foreign(message("foreign.training_log"), message("convert.host_profile")),
-        head=re.compile(rb"elapsed time per iteration|\bfwd_microstep\b"),
+        head=re.compile(
+            rb"elapsed time per iteration|\bfwd_microstep\b|\btrain_step_timing\b|'grad_norm': "
+            rb"|\bstep\b\W{1,12}\d+\b[^\n]{0,80}\bloss\b\W{1,12}\d"
+        ),
     ),
     _Sign(
         Foreign(message("foreign.wide_text"), message("convert.wide_text")),
-        head=re.compile(rb"\A(?:\xff\xfe|\xfe\xff)"),
+        head=re.compile(rb"\A(?:\xff\xfe|\xfe\xff|\0{0,3}[\[{]\0)"),
     ),
     _Sign(
         Foreign(message("foreign.samples"), message("convert.host_profile")),
@@ -185,6 +203,18 @@ _SIGNS = (
             rb"|\A(?:[^\n]{0,200}\n){0,3}[^\n]{0,200}"
             rb"(?:(?:NVIDIA|HL|npu)-smi|ROCm System Management|AMD-?SMI)",
             re.IGNORECASE,
+        ),
+    ),
+    _Sign(
+        Foreign(message("foreign.counters"), message("convert.host_profile")),
+        head=re.compile(
+            rb"\A(?:# (?:HELP|TYPE) |=+NVSMI LOG=|NIC statistics:|CA '|# Port [^\n]*counters)"
+        ),
+    ),
+    _Sign(
+        Foreign(message("foreign.results"), message("convert.results")),
+        head=re.compile(
+            rb'"time \(ns\)"|\Arank,idle_time|compute_time_pctg|"(?:mean_ttft_ms|request_throughput\w*)"\s*:'
         ),
     ),
     _Sign(

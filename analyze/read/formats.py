@@ -101,7 +101,9 @@ def _is_nsight(file: InputFile, head: bytes) -> bool:
         return _NSIGHT_TABLE.search(head) is not None
     finally:
         connection.close()
-    return any(_NSIGHT_TABLE.match(str(name).encode()) for (name,) in names)
+    # nvprof names its tables of activities alike, and keeps its texts in another one.
+    is_nvprof = ("StringTable",) in names
+    return not is_nvprof and any(_NSIGHT_TABLE.match(str(name).encode()) for (name,) in names)
 
 
 _has_segments = _keys(rb"segments", rb"total_size|device_traces")
@@ -129,9 +131,11 @@ def _kineto(inputs: Inputs) -> Trace:
     from .kineto.chrome_pairs import complete_pairs
     from .kineto.importer import import_kineto
     from .kineto.merged import split_merged
+    from .kineto.unitrace import with_launches
 
     paired, alone = complete_pairs(inputs.files, inputs.scratch)
-    parts, merged = split_merged(paired, inputs.scratch)
+    launched = with_launches(paired, inputs.scratch)
+    parts, merged = split_merged(launched, inputs.scratch)
     limits = [*inputs.limits, *alone, *merged]
     return import_kineto(inputs.path, parts, limits=limits, reading=inputs.reading)
 

@@ -197,6 +197,28 @@ class Utilization:
     """Devices that a rank computes on, on average; MFU counts the peak of each."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """One device of a rank that computes on several: shares of the steps, which sum to 1."""
+
+    rank: int
+    device: int
+    compute_frac: float
+    communication_frac: float
+    """Communication that no compute of this device hides."""
+    other_frac: float
+    """Copies, fills and work of unknown kind beside neither."""
+    beside_frac: float
+    """Idle while another device of the rank works."""
+    idle_frac: float
+    """Idle while all devices of the rank are."""
+
+    @property
+    def busy_frac(self) -> float:
+        """Return the share in which it does anything."""
+        return self.compute_frac + self.communication_frac + self.other_frac
+
+
 @dataclass(frozen=True, slots=True)
 class Bubble:
     """Pipeline idle time against what the schedule makes unavoidable."""
@@ -237,6 +259,8 @@ class Diagnosis:
     """One row a group: group_id, axis, ranks, operations, wire_ns, wait_ns, size_bytes (per step)."""
     expectation: MemoryExpectation = field(default_factory=lambda: MemoryExpectation())
     """On what the expected columns of ``memory`` rest, or why they are unknown."""
+    devices: tuple[DeviceUse, ...] = ()
+    """Of each rank that computes on several, the busiest first; the waterfall takes them as one."""
     waiting: WaitAccount | None = None
     """Where the waiting comes from; None where the causes are not known."""
     model_error_frac: float | None = None

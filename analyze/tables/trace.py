@@ -239,3 +239,8 @@ def position_of_ranks(layout: ParallelLayout, axis: Axis, ranks: Sequence[int]) 
         layout.coordinates(min(ranks)), layout.coordinates(max(ranks))
     stride, size = layout.stride(axis), int(getattr(layout, axis))
     return {rank: rank // stride % size for rank in ranks}
+
+
+def knows_members(trace: Trace) -> bool:
+    """Return whether the members of groups are those of the job: not where nothing says how many ranks it has."""
+    return bool(trace.run.get("world_size") != 0)

@@ -238,6 +238,7 @@ class FindingKind(StrEnum):
     JITTER = "jitter"
     COMMUNICATION_VOLUME = "communication_volume"
     NETWORK_PORT = "network_port"
+    DEVICE_IMBALANCE = "device_imbalance"
 
 
 class Severity(StrEnum):

@@ -10,6 +10,7 @@ from meshscope.probe.schema.terms import KernelCategory
 
 from ...tables.intervals import total_length
 from ...tables.trace import Trace
+from ..mfu.devices import computing_devices, has_several_devices
 from .coverage import device_extents
 
 _COMPUTE = KernelCategory.COMPUTE.value
@@ -42,12 +43,45 @@ def device_breakdown(trace: Trace, step: int | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_COLUMNS)).astype(np.int64)
 
 
+def breakdown_by_device(trace: Trace, step: int | None = None) -> pd.DataFrame:
+    """Split the same span for each device of the ranks that compute on several.
+
+    Returns:
+        One row per such device: device, and the columns of ``device_breakdown``; no row where
+        every rank computes on one.
+    """
+    rows = []
+    for rank in trace.ranks:
+        if not has_several_devices(trace, rank):
+            continue
+        kernel = _device_work(trace, rank, step)
+        devices = computing_devices(kernel)
+        span = _span(trace, kernel)
+        if len(devices) > 1:
+            of_device = ((one, kernel[kernel["device"] == one]) for one in devices)
+            rows += [{"device": one} | _split(rank, own, span) for one, own in of_device]
+    return pd.DataFrame(rows, columns=["device", *_COLUMNS]).astype(np.int64)
+
+
 def _of_rank(trace: Trace, rank: int, step: int | None) -> dict[str, int]:
+    kernel = _device_work(trace, rank, step)
+    return _split(rank, kernel, _span(trace, kernel))
+
+
+def _device_work(trace: Trace, rank: int, step: int | None) -> pd.DataFrame:
     kernel = trace.rank_frame("kernel", rank, _USED)
     is_wanted = ~kernel["category"].isin(_NO_WORK)
     if step is not None:
         is_wanted &= kernel["step"] == step
-    kernel = kernel[is_wanted]
+    return kernel[is_wanted]
+
+
+def _span(trace: Trace, kernel: pd.DataFrame) -> int:
+    return total_length(device_extents(trace, kernel[kernel["dur_ns"] > 0]))
+
+
+def _split(rank: int, kernel: pd.DataFrame, span: int) -> dict[str, int]:
+    """Return the row of some activities in a span, ns."""
     start = kernel["start_ns"].to_numpy(np.int64)
     intervals = np.column_stack([start, start + kernel["dur_ns"].to_numpy(np.int64)])
     category = kernel["category"].astype(str).to_numpy()
@@ -62,7 +96,6 @@ def _of_rank(trace: Trace, rank: int, step: int | None) -> dict[str, int]:
     occupied = union_ns(is_compute | is_communication)
     with_unknown = union_ns(is_compute | is_communication | is_unknown)
     busy = total_length(intervals)
-    span = total_length(device_extents(trace, kernel[kernel["dur_ns"] > 0]))
     return {
         "rank": rank,
         "span_ns": span,
@@ -79,7 +112,7 @@ def _of_rank(trace: Trace, rank: int, step: int | None) -> dict[str, int]:
     }
 
 
-_USED = ("step", "category", "start_ns", "dur_ns", "launch_ns", "op_id")
+_USED = ("step", "device", "category", "start_ns", "dur_ns", "launch_ns", "op_id")
 _COLUMNS = (
     "rank",
     "span_ns",

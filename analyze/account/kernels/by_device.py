@@ -1,80 +1,75 @@
-"""What each device did of a process that computes on several: all other accounts take them as one.
+"""An account of each device of a process that computes on several: all other accounts take them as one.
 
 A moment counts as busy there when any of them works::
 
-    device 0    ####....####....        50 %
-    device 1    ##......##......        25 %
-    together    ####....####....        50 %
+    device 0    ####....####....        50 % busy, 50 % idle beside none
+    device 1    ##......##......        25 % busy, 25 % idle beside device 0
+    together    ####....####....        50 % busy
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 
 from meshscope.probe.schema.terms import KernelCategory
 
 from ...align.steps.windows import StepWindows
 from ...tables.arrays import IntArray
 from ...tables.intervals import intersect, pair, total_length, union
+from ...tables.results import DeviceUse
 from ...tables.trace import Trace
-from ..mfu.devices import LEAST_WORK
+from ..mfu.devices import computing_devices, has_several_devices
+from .coverage import common_kernel_steps
 
 _COMPUTE = KernelCategory.COMPUTE.value
 _COMMUNICATION = KernelCategory.COMMUNICATION.value
+_UNKNOWN = KernelCategory.UNKNOWN.value
 _SYNC = KernelCategory.SYNC.value
-_USED = ["step", "device", "category", "start_ns", "dur_ns"]
+_USED = ["device", "category", "start_ns", "dur_ns", "op_id"]
 
 
-class DeviceUse(NamedTuple):
-    """Shares of the analysed steps of one device; they overlap, but for ``idle_frac``."""
-
-    rank: int
-    device: int
-    compute_frac: float
-    communication_frac: float
-    idle_frac: float
-    """No work of any kind."""
-
-
-def use_by_device(trace: Trace, windows: StepWindows) -> list[DeviceUse]:
+def use_by_device(trace: Trace, windows: StepWindows) -> tuple[DeviceUse, ...]:
     """Return the devices of each rank that computed on several, the busiest of a rank first."""
-    found: list[DeviceUse] = []
     if not trace.row_count("kernel"):
-        return found
+        return ()
+    common = common_kernel_steps(trace, windows.ranks)
+    found: list[DeviceUse] = []
     for rank in windows.ranks.tolist():
-        devices = pc.unique(trace.rank_table("kernel", rank, ["device"])["device"])
-        if len(devices) > 1:
-            found += _of_rank(trace, windows, int(rank))
-    return found
+        if has_several_devices(trace, rank):
+            whole = union(windows.intervals_of(rank, common))
+            found += _of_rank(trace.rank_frame("kernel", rank, _USED), int(rank), whole)
+    return tuple(found)
 
 
-def _of_rank(trace: Trace, windows: StepWindows, rank: int) -> list[DeviceUse]:
-    kernel = trace.rank_frame("kernel", rank, _USED)
-    kernel = kernel[(kernel["category"] != _SYNC) & (kernel["device"] >= 0)]
-    steps = np.unique(kernel["step"].to_numpy(np.int64)) if windows.has_marks else None
-    inside = windows.intervals_of(rank, steps)
-    whole_ns = total_length(inside)
-    if not whole_ns:
+def _of_rank(kernel: pd.DataFrame, rank: int, whole: IntArray) -> list[DeviceUse]:
+    """Return the devices of one rank in a merged set of times."""
+    work = kernel[kernel["category"] != _SYNC]
+    devices = computing_devices(work)
+    whole_ns = total_length(whole)
+    if len(devices) < 2 or not whole_ns:
         return []
 
     def share(rows: pd.DataFrame) -> float:
-        busy: IntArray = union(pair(rows["start_ns"], rows["start_ns"] + rows["dur_ns"]))
-        return total_length(intersect(busy, inside)) / whole_ns
+        busy = union(pair(rows["start_ns"], rows["start_ns"] + rows["dur_ns"]))
+        return total_length(intersect(busy, whole)) / whole_ns
 
-    uses = [
-        DeviceUse(
+    any_busy = share(work[work["device"].isin(devices)])
+    uses = []
+    for device in devices:
+        own = work[work["device"] == device]
+        # What an operator launched is taken for compute, as in the breakdown of device time.
+        of_operator = (own["category"] == _UNKNOWN) & (own["op_id"] >= 0)
+        is_compute = (own["category"] == _COMPUTE) | of_operator
+        compute, busy = share(own[is_compute]), share(own)
+        both = share(own[is_compute | (own["category"] == _COMMUNICATION)])
+        use = DeviceUse(
             rank=rank,
-            device=int(str(device)),
-            compute_frac=share(own[own["category"] == _COMPUTE]),
-            communication_frac=share(own[own["category"] == _COMMUNICATION]),
-            idle_frac=1.0 - share(own),
+            device=device,
+            compute_frac=compute,
+            communication_frac=both - compute,
+            other_frac=busy - both,
+            beside_frac=any_busy - busy,
+            idle_frac=1.0 - any_busy,
         )
-        for device, own in kernel.groupby("device")
-    ]
-    least = LEAST_WORK * max((one.compute_frac for one in uses), default=0.0)
-    uses = [one for one in uses if one.compute_frac > 0.0 and one.compute_frac >= least]
-    return sorted(uses, key=lambda one: one.idle_frac) if len(uses) > 1 else []
+        uses.append(use)
+    return sorted(uses, key=lambda use: -use.busy_frac)

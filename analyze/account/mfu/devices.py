@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,3 +38,15 @@ def _of_rank(trace: Trace, rank: int) -> int:
     own = kernel.filter(pc.and_(computes, pc.greater_equal(kernel["device"], 0)))
     worked = own.group_by("device").aggregate([("dur_ns", "sum")])["dur_ns_sum"].to_numpy()
     return int((worked >= LEAST_WORK * worked.max(initial=0)).sum())
+
+
+def computing_devices(kernel: pd.DataFrame) -> list[int]:
+    """Return the numbers of the devices that compute, of activities with device, category, dur_ns."""
+    own = kernel[(kernel["category"] == KernelCategory.COMPUTE.value) & (kernel["device"] >= 0)]
+    worked = own.groupby("device")["dur_ns"].sum()
+    return [int(device) for device in worked.index[worked >= LEAST_WORK * worked.max()]]
+
+
+def has_several_devices(trace: Trace, rank: int) -> bool:
+    """Return whether anything of more than one device was recorded on a rank: a cheap look at one column."""
+    return len(pc.unique(trace.rank_table("kernel", rank, ["device"])["device"])) > 1

@@ -13,7 +13,9 @@ stage, 2 and 3 in the last) and without a capture of rank 0::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -166,6 +168,7 @@ class _Replicas:
     def __init__(self, trace: Trace) -> None:
         self._captured = set(trace.ranks)
         self._layout = trace.layout
+        self._replicas: dict[tuple[int, ...], list[int]] | None = None
         self._members: dict[str, tuple[str, list[int]]] = {}
         self._group_of: dict[tuple[str, tuple[int, ...]], str] = {}
         groups = trace.frame("group").astype({"group_id": str, "axis": str})
@@ -177,9 +180,10 @@ class _Replicas:
     def likes(self, place: str, kind: str, *, is_p2p: bool) -> Iterator[tuple[int, str, str]]:
         """Yield for each rank that a place lacks who stands in, in which place, and doing what."""
         axis, members = ("", [*map(int, place.split("->"))]) if is_p2p else self._members[place]
-        for missing in sorted(set(members) - self._captured):
+        inside = set(members)
+        for missing in sorted(inside - self._captured):
             of = self._in_other_replica(missing)
-            if of in members:
+            if of in inside:
                 continue  # It is a member itself: what it issued is known to the operation.
             if of == NO_RANK:
                 yield of, "", ""
@@ -196,11 +200,25 @@ class _Replicas:
         if layout is None or not 0 <= rank < layout.world_size:
             return NO_RANK
         at = layout.coordinates(rank)
-        others = (
-            layout.rank(**{**at, Axis.DP: (at[Axis.DP] + turn) % layout.dp})
-            for turn in range(1, layout.dp)
-        )
-        return next((other for other in others if other in self._captured), NO_RANK)
+        replicas = self._replicas_at().get(_without_replica(at), [])
+        if not replicas:
+            return NO_RANK
+        nearest = replicas[bisect_right(replicas, at[Axis.DP]) % len(replicas)]
+        return layout.rank(**{**at, Axis.DP: nearest})
+
+    def _replicas_at(self) -> dict[tuple[int, ...], list[int]]:
+        """Return which replicas were captured, sorted, by the place in a replica."""
+        if self._replicas is None:
+            self._replicas = defaultdict(list)
+            layout = self._layout
+            assert layout is not None
+            for rank in sorted(self._captured):
+                if rank < layout.world_size:
+                    at = layout.coordinates(rank)
+                    self._replicas[_without_replica(at)].append(at[Axis.DP])
+            for own in self._replicas.values():
+                own.sort()
+        return self._replicas
 
     def _moved(self, rank: int, to: int) -> int:
         """Return the rank in the place of this one in the replica of another."""
@@ -208,3 +226,7 @@ class _Replicas:
         assert layout is not None
         replica = layout.coordinates(to)[Axis.DP]
         return layout.rank(**{**layout.coordinates(rank), Axis.DP: replica})
+
+
+def _without_replica(at: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(position for axis, position in at.items() if axis != Axis.DP)

@@ -313,5 +313,7 @@ def _traced(steps: list[int]) -> Message:
 
 
 def _has_compute(trace: Trace, rank: int) -> bool:
-    category = trace.rank_frame("kernel", rank, ["category"])["category"]
-    return bool((category == KernelCategory.COMPUTE).any())
+    """Return whether kernels compute; one of unknown kind that an operator launched is taken to."""
+    kernel = trace.rank_frame("kernel", rank, ["category", "op_id"])
+    of_operator = (kernel["category"] == KernelCategory.UNKNOWN) & (kernel["op_id"] >= 0)
+    return bool(((kernel["category"] == KernelCategory.COMPUTE) | of_operator).any())

@@ -17,6 +17,7 @@ from ...tables.results import Finding
 from ...wording.message import Message, message
 from .bad_steps import all_steps
 from .grading import MIN_COST, severity
+from .late_in_turn import late_in_turn
 from .pauses import even_work, pauses
 from .starved import CONFIDENCE as CROWDED
 from .starved import PROCESSORS_FIRST, chance_of_processors
@@ -25,6 +26,7 @@ LATE_TOGETHER = 0.5
 """Share of the loss from which all ranks are late in the same steps."""
 QUANTILES = (0.5, 0.9, 0.99)
 CONFIDENCE = 0.8
+_SHOWN = 8
 CONFIDENCE_OF_ONE_STEP = 0.4
 """One step does not tell a rank that is late by chance from one that is slow."""
 STEADY_SHARE = 0.5
@@ -49,6 +51,10 @@ def jitter(account: Account) -> Iterator[Finding]:
     moved = jitter_cost(late.to_numpy(np.float64))
     steady = _steadily_late(account) if gain >= MIN_COST else None
     when = all_steps(account.windows)
+    in_turn = late_in_turn(account.events.frame) if steady is None else []
+    if in_turn:
+        yield _in_turn(account, (share, gain), in_turn)
+        return
     crowding = chance_of_processors(account, cost)
     confidence = CONFIDENCE if len(late) > 1 else CONFIDENCE_OF_ONE_STEP
     yield Finding(
@@ -65,6 +71,25 @@ def jitter(account: Account) -> Iterator[Finding]:
             *(_remedies(account, moved, gain) if steady is None else ()),
         ),
         remedy=PROCESSORS_FIRST if crowding else _remedy(late, moved, steady),
+    )
+
+
+def _in_turn(account: Account, price: tuple[float, float], last_at: list[Message]) -> Finding:
+    """Return that ranks are late one after the other: share of the step that it costs, and that its repair returns."""
+    when = all_steps(account.windows)
+    return Finding(
+        kind=FindingKind.JITTER,
+        severity=severity(max(price)),
+        where=when.where,
+        claim=message("jitter.claim_in_turn", cost=max(price)),
+        cost_frac=price[0],
+        removal_gain_frac=price[1],
+        confidence=CONFIDENCE,
+        evidence=(
+            message("jitter.in_turn", steps=len(account.windows.steps), ranks=last_at[:_SHOWN]),
+        ),
+        remedy=message("jitter.remedy_in_turn"),
+        cause="in_turn",
     )
 
 
@@ -103,6 +128,8 @@ def _of_one_rank(steady: _Steady, steps: int) -> Iterator[Message]:
 def _claim(late: pd.DataFrame, cost: float, steady: _Steady | None) -> Message:
     if len(late) < 2:
         return message("jitter.claim_one_step", cost=cost)
+    if late.shape[1] == 1:
+        return message("jitter.claim_alone", cost=cost)
     if steady is not None:
         return message("jitter.claim_few_steps", cost=cost, steps=len(late))
     return message("jitter.claim", cost=cost)
@@ -135,13 +162,17 @@ def _distribution(late: pd.DataFrame) -> Iterator[Message]:
     """Say how late the last rank of a step is, and which ranks these are; of a single step nothing is usual."""
     if len(late) < 2:
         return
+    if late.shape[1] == 1:
+        beyond = late.iloc[:, 0]
+        longest = {"step": int(str(beyond.idxmax())), "late_ns": float(beyond.max())}
+        yield message("jitter.longest_step", **longest, steps=len(late))
+        return
     median, p90, p99 = late.max(axis=1).quantile(list(QUANTILES)).tolist()
     most = float(late.to_numpy(np.float64).max())
     yield message("jitter.latest", median_ns=median, p90_ns=p90, p99_ns=p99, most_ns=most)
-    if late.shape[1] > 1:
-        counts = late.idxmax(axis=1).value_counts().sort_index()
-        named = [message("jitter.who_of", rank=rank, steps=count) for rank, count in counts.items()]
-        yield message("jitter.who", counts=named, steps=len(late))
+    counts = late.idxmax(axis=1).value_counts().sort_index()
+    named = [message("jitter.who_of", rank=rank, steps=count) for rank, count in counts.items()]
+    yield message("jitter.who", counts=named, steps=len(late))
 
 
 def _remedies(account: Account, moved: JitterCost, gain: float) -> Iterator[Message]:
@@ -167,6 +198,8 @@ def _remedy(late: pd.DataFrame, moved: JitterCost, steady: _Steady | None) -> Me
     """Return what to do about it."""
     if len(late) < 2:
         return message("jitter.remedy_one_step")
+    if late.shape[1] == 1:
+        return message("jitter.remedy_alone")
     if steady is not None:
         return message("jitter.remedy_few_steps", rank=steady.rank)
     common = float(late.median(axis=1).clip(lower=0.0).mean())

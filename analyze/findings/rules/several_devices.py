@@ -1,42 +1,47 @@
-"""Processes that use several devices: what each of them did, which no other account separates."""
+"""Processes that use several devices, which wait for each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
+
+import numpy as np
 
 from meshscope.probe.schema.terms import FindingKind, Severity
 
-from ...account.kernels.by_device import use_by_device
 from ...explain.run_account import Account
 from ...tables.results import Finding
 from ...wording.message import message
+from .grading import MIN_COST
 
 UNEVEN = 0.1
-"""Share of the step by which devices that idle unequally are worth a warning."""
+"""Share of the step that devices idle beside others on average, from which on it is worth a warning."""
 _SHOWN = 8
 _MOST_RANKS = 4
 
 
 def several_devices(account: Account) -> Iterator[Finding]:
-    """Ranks with several devices: how busy each of them is."""
-    uses = use_by_device(account.trace, account.windows)
-    by_rank = [(rank, list(own)) for rank, own in groupby(uses, key=lambda one: one.rank)]
-    for rank, own in by_rank[:_MOST_RANKS]:
-        most, least = own[0], own[-1]
-        apart = least.idle_frac - most.idle_frac
+    """Ranks whose devices idle while another one of them works.
+
+    The cost is unknown: whether the work can be spread is not recorded.
+    """
+    for rank in list(dict.fromkeys(use.rank for use in account.uses))[:_MOST_RANKS]:
+        own = [use for use in account.uses if use.rank == rank]
+        beside = float(np.mean([use.beside_frac for use in own]))
+        if beside < MIN_COST:
+            continue
         yield Finding(
-            kind=FindingKind.MISSING_DATA,
-            severity=Severity.WARNING if apart >= UNEVEN else Severity.INFO,
+            kind=FindingKind.DEVICE_IMBALANCE,
+            severity=Severity.WARNING if beside >= UNEVEN else Severity.INFO,
             where={"rank": rank},
             claim=message(
                 "several_devices.claim",
                 devices=len(own),
                 rank=rank,
-                least=least.device,
-                least_frac=1.0 - least.idle_frac,
-                most=most.device,
-                most_frac=1.0 - most.idle_frac,
+                beside=beside,
+                most=own[0].device,
+                most_frac=own[0].busy_frac,
+                least=own[-1].device,
+                least_frac=own[-1].busy_frac,
             ),
             cost_frac=None,
             removal_gain_frac=None,
@@ -49,11 +54,11 @@ def several_devices(account: Account) -> Iterator[Finding]:
                         device=one.device,
                         compute=one.compute_frac,
                         communication=one.communication_frac,
+                        beside=one.beside_frac,
                         idle=one.idle_frac,
                     )
                     for one in own[:_SHOWN]
                 ),
             ),
             remedy=message("several_devices.remedy"),
-            cause="several_devices",
         )

@@ -9,7 +9,7 @@ import pandas as pd
 
 from meshscope.probe.schema.errors import MeshscopeError
 
-from ...account.kernels.breakdown import device_breakdown
+from ...account.kernels.breakdown import breakdown_by_device, device_breakdown
 from ...tables.trace import Trace
 from ...wording.limits import Limit, limit_text, limits_to_json
 from ...wording.message import message
@@ -43,8 +43,17 @@ def breakdown_to_json(trace: Trace, step: int | None = None) -> dict[str, Any]:
     return {
         "version": 1,
         "ranks": {str(row.pop("rank")): row for row in rows},
+        "devices": devices_to_json(trace, step),
         **limits_to_json(limits),
     }
+
+
+def devices_to_json(trace: Trace, step: int | None = None) -> list[dict[str, Any]]:
+    """Return the same of each device of ranks that compute on several, with rank and device."""
+    if not trace.row_count("kernel"):
+        return []
+    rows: list[dict[str, Any]] = breakdown_by_device(trace, step).to_dict("records")  # type: ignore[assignment]
+    return rows
 
 
 def _unknown(table: pd.DataFrame) -> Iterator[Limit]:

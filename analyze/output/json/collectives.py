@@ -28,7 +28,7 @@ from ...explain.volumes.compare import ExpectedSeen, VolumeRow, expected_and_see
 from ...explain.whatif.returns import transfer_returns
 from ...findings.diagnosis import account_or_end
 from ...findings.measure import NoStepsError
-from ...tables.trace import Trace
+from ...tables.trace import Trace, knows_members
 from ...wording.limits import limits_to_json
 from ...wording.message import cells_to_json
 from ...wording.words import is_missing
@@ -116,7 +116,7 @@ def _communication(trace: Trace, match: CollectiveMatch, account: Account | None
             {
                 "group_id": str(row["group_id"]),
                 "axis": row["axis"],
-                "ranks": list(row["ranks"]),
+                "ranks": list(row["ranks"]) if knows_members(trace) else [],
                 **cells_to_json(row, "evidence"),
             }
             for row in trace.frame("group").to_dict("records")

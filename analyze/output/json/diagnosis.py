@@ -35,6 +35,7 @@ def diagnosis_to_json(result: Diagnosis) -> dict[str, Any]:
         "waterfall": [
             {"class": bar.name, "frac": bar.frac, "dur_ns": bar.dur_ns} for bar in result.waterfall
         ],
+        "devices": [asdict(use) for use in result.devices],
         "causes": [_cause(cause) for cause in result.causes],
         "findings": [finding_to_json(finding) for finding in result.findings],
         "bubble": {

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from ...account.kernels.breakdown import breakdown_by_device
 from ...account.kernels.host_table import annotation_sums, host_operators, host_time
 from ...account.kernels.host_waits import host_waits
 from ...account.kernels.operators import operator_report
@@ -35,6 +36,7 @@ def kernels_to_json(trace: Trace, top: int = DEFAULT_TOP) -> dict[str, Any]:
     return {
         "version": 1,
         "ranks": {str(row.pop("rank")): row for row in map(known_of_device, _rows(report.ranks))},
+        "devices": _rows(breakdown_by_device(trace)) if len(report.kernels) else [],
         "kernel_count": len(report.kernels),
         "kernels": _kernels(report.kernels, top),
         "places": [

@@ -13,7 +13,7 @@ from ...align.topology.axes import UNKNOWN, contradictions
 from ...align.topology.kept import kept_topology
 from ...align.topology.layout import layout_of_names
 from ...align.topology.stated import StatedTopology
-from ...tables.trace import Trace
+from ...tables.trace import Trace, knows_members
 from ...wording.limits import limit_text, limit_texts, limits_to_json
 from ...wording.message import Text, cells_to_json, message, message_to_json
 from ...wording.words import is_missing
@@ -37,7 +37,7 @@ def topology_to_json(trace: Trace, stated: StatedTopology | None = None) -> dict
         {
             "group_id": str(row["group_id"]),
             "axis": str(row["axis"]),
-            "ranks": [int(rank) for rank in row["ranks"]],
+            "ranks": [int(rank) for rank in row["ranks"]] if knows_members(trace) else [],
             "description": _known(row["description"]),
             **cells_to_json(row, "evidence"),
         }
@@ -82,7 +82,7 @@ def _axes(groups: list[dict[str, Any]], layout: ParallelLayout | None) -> list[d
         own = [group for group in groups if group["axis"] == axis]
         size = getattr(layout, axis) if layout is not None and axis is not Axis.OTHER else None
         if own or (size or 1) > 1:
-            sizes = sorted({len(group["ranks"]) for group in own})
+            sizes = sorted({len(group["ranks"]) for group in own} - {0})
             entry = {"axis": axis.value, "size": size, "groups": len(own), "group_sizes": sizes}
             found.append(entry)
     return found
@@ -125,7 +125,7 @@ def template(trace: Trace) -> str:
     unknown = [
         row
         for row in trace.frame("group").to_dict("records")
-        if _is_unknown(row["ranks"], cell_to_json(str(row["evidence"])))
+        if knows_members(trace) and _is_unknown(row["ranks"], cell_to_json(str(row["evidence"])))
     ]
     used = _used(trace)
     unknown.sort(key=lambda row: str(row["group_id"]) not in used)

@@ -16,6 +16,7 @@ from ...wording.words import axis_label
 from ..document import Block, Figure, Heading, Lines, Listing, Table, facts, section
 from ..text.diagnosis import (
     causes_blocks,
+    devices_section,
     finding_item,
     findings_lines,
     header_lines,
@@ -41,6 +42,7 @@ def report_document(trace: Trace, result: Diagnosis, change: Sequence[Block] = (
         Heading(message("report_page.title", run=result.run["run_id"])),
         Lines(list(header_lines(result))),
         *section("Where the step time went", *_waterfall(result)),
+        *devices_section(result),
         *section("Findings, in the order to look at them", *_findings(trace, result)),
         *change,
         *section("Causes by replay", *causes_blocks(result)),

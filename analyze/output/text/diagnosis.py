@@ -22,6 +22,7 @@ from .memory import memory_blocks
 _MOST_RANKS = 8
 _MIN_APART = 0.1
 """By how much the mean of all steps differs from that of the account, to be said."""
+_MOST_DEVICES = 16
 
 
 def diagnosis_document(result: Diagnosis) -> list[Block]:
@@ -32,6 +33,7 @@ def diagnosis_document(result: Diagnosis) -> list[Block]:
         *section("How the job ended", _ends(result)),
         *_border(result),
         *section("Where the step time went", waterfall_table(result)),
+        *devices_section(result),
         *section("Findings, in the order to look at them", *_findings(result)),
         *section("Causes by replay", *causes_blocks(result)),
         *section("Ranks, by what repairing returns", _ranks(result)),
@@ -79,7 +81,6 @@ def header_lines(result: Diagnosis) -> Iterator[Text]:
         yield from _conventions(result)
     if use.devices_per_rank > 1:
         yield message("report.devices", devices=use.devices_per_rank)
-        yield from _busy_devices(result)
     mean, most = run.get("probe_cost_frac"), run.get("probe_cost_most_frac")
     if isinstance(mean, float) and isinstance(most, float):
         yield message(
@@ -89,20 +90,6 @@ def header_lines(result: Diagnosis) -> Iterator[Text]:
             rank=run["probe_cost_most_rank"],
         )
     yield from _bubble(result)
-
-
-def _busy_devices(result: Diagnosis) -> Iterator[Message]:
-    """Yield how busy each device is of ranks that compute on several."""
-    for finding in result.findings:
-        if finding.cause == "several_devices":
-            uses = [one.values for one in finding.evidence if one.code == "several_devices.use"]
-            busy = [
-                message(
-                    "report.device_busy", device=one["device"], busy=1.0 - float(str(one["idle"]))
-                )
-                for one in uses
-            ]
-            yield message("report.busy_devices", rank=finding.where["rank"], devices=busy)
 
 
 def _layout(result: Diagnosis) -> str:
@@ -184,6 +171,25 @@ def waterfall_table(result: Diagnosis) -> Table:
         rows.append(("total", percent(total, 2), f"{time_ns / 1e6:.3f}"))
     unit = "ms" if result.run["first_step"] is None else "ms per step"
     return Table(("class", "share", unit), rows, bars=[bar.frac for bar in shown])
+
+
+def devices_section(result: Diagnosis) -> list[Block]:
+    """Return the account of each device of the ranks that compute on several."""
+    headers = ["rank", "device", "busy", "compute", "communication alone", "copies and others"]
+    headers += ["idle beside another", "idle with all"]
+    shown = result.devices[:_MOST_DEVICES]
+    rows = [
+        (
+            use.rank,
+            use.device,
+            *map(percent, (use.busy_frac, use.compute_frac, use.communication_frac)),
+            *map(percent, (use.other_frac, use.beside_frac, use.idle_frac)),
+        )
+        for use in shown
+    ]
+    more = len(result.devices) - len(shown)
+    notes = [message("report.devices_left_out", count=more)] if more else []
+    return section("Devices of one rank, share of the step", Table(headers, rows, notes=notes))
 
 
 def _ends(result: Diagnosis) -> Listing:

@@ -11,6 +11,7 @@ from typing import Any
 from ...wording.quantities import percent
 from ..document import Block, Lines, Table, section
 from .amounts import NOT_RECORDED, limits_section, milliseconds, shortened
+from .breakdown import devices_section
 
 
 def host_sections(result: Mapping[str, Any]) -> list[Block]:
@@ -85,6 +86,7 @@ def kernels_document(result: Mapping[str, Any]) -> list[Block]:
     )
     return [
         *section("Devices", _ranks(result["ranks"])),
+        *devices_section(result["devices"]),
         *section("Phases (kernels that run at once count each)", _places(result["places"])),
         *section(longest, _kernels(kernels)),
         *section(launched, _operators(operators)),

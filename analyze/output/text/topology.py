@@ -42,7 +42,7 @@ def _axes(result: dict[str, Any]) -> Table:
             axis["axis"],
             "unknown" if axis["size"] is None else axis["size"],
             axis["groups"],
-            ", ".join(map(str, axis["group_sizes"])) or "none",
+            ", ".join(map(str, axis["group_sizes"])) or ("unknown" if axis["groups"] else "none"),
         )
         for axis in result["axes"]
     ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -115,15 +116,29 @@ def complete_pairs(
 
 
 def _complete(file: InputFile, scratch: Scratch, limits: list[Limit]) -> InputFile:
-    """Return the file with its pairs joined.
+    """Return the file with its pairs joined, if its first part has some.
+
+    Raises:
+        TraceFormatError: As ``join_pairs``.
+    """
+    head = file.head().lstrip()
+    if head[:1] not in (b"{", b"[") or not _PAIRED.search(head):
+        return file
+    return join_pairs(file, scratch.new_file(), limits)
+
+
+def join_pairs(file: InputFile, target: Path, limits: list[Limit]) -> InputFile:
+    """Return a file with its pairs joined, wherever they are; itself where it has none.
+
+    Args:
+        file: A file recognised as Kineto JSON.
+        target: A new file, which gets the events.
+        limits: Gets what could not be joined.
 
     Raises:
         TraceFormatError: It cannot be decoded, a time stamp is no number, or no event has a
             category that we know.
     """
-    head = file.head().lstrip()
-    if head[:1] not in (b"{", b"[") or not _PAIRED.search(head):
-        return file
     marks = _Marks()
     stream = JsonEvents(file, _Event)
     for events in stream.batches():
@@ -137,7 +152,7 @@ def _complete(file: InputFile, scratch: Scratch, limits: list[Limit]) -> InputFi
             remedy=message("advice.categories"),
         )
     pairs = marks.pairs()
-    writer = EventWriter(scratch.new_file())
+    writer = EventWriter(target)
     again = JsonEvents(file, msgspec.Raw)
     joiner = _Joiner(pairs)
     for texts in again.batches():

@@ -13,8 +13,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from meshscope.probe.schema.terms import SpanKind
-
 from ...wording.limits import Limit
 from ...wording.message import message
 from .event_columns import Events, IntArray, RoledEvents
@@ -88,30 +86,6 @@ def innermost(start: IntArray, end: IntArray, time: IntArray) -> IntArray:
 
 
 _STEP_NAME = re.compile(r"ProfilerStep#(\d{1,9})(?!\d)")
-_SPANS = (
-    (SpanKind.OPTIMIZER, (re.compile(r"Optimizer\.step#"),)),
-    (
-        SpanKind.DATA_LOAD,
-        (
-            re.compile(r"enumerate\(DataLoader\)"),
-            re.compile(
-                r"(?:\S*dataloader_next|data[ _-]?load(?:ing|er)?|load[ _-]?data"
-                r"|(?:get|next|load|fetch)[ _-]?(?:next[ _-]?)?batch)$",
-                re.IGNORECASE,
-            ),
-        ),
-    ),
-    (
-        SpanKind.CHECKPOINT,
-        (
-            re.compile(
-                r"(?:save[ _-]?checkpoint|checkpoint[ _-]?sav(?:e|ing))(?:$|[ _-]?\d)",
-                re.IGNORECASE,
-            ),
-        ),
-    ),
-)
-"""Annotations of each kind; where a file has the first, the next are around or inside of it."""
 _WHOLE_FILE_STEP = 0
 NO_STEP = -1
 _ROUNDED_NS = 1_000
@@ -261,20 +235,6 @@ def _device_steps(marks: Events, number_of: dict[int, int]) -> StepWindows | Non
     end = np.append(start[order][1:], marks.time.end.max())
     said = message("assumed.steps_on_device", steps=len(number))
     return StepWindows(number[order], start[order], end, is_whole_file=False, found_by=said)
-
-
-def recognised_spans(roles: RoledEvents) -> list[tuple[SpanKind, Events]]:
-    """Return the annotations that mean a span kind.
-
-    The optimizer is device work: its device-side annotation is preferred to the
-    host-side one, which covers the launches only.
-    """
-    found = []
-    for kind, patterns in _SPANS:
-        codes = next(filter(None, map(roles.names_like, patterns)), {})
-        on_device = roles.device_note.named(codes if kind == SpanKind.OPTIMIZER else ())
-        found.append((kind, on_device if len(on_device) else roles.host_note.named(codes)))
-    return found
 
 
 def _is_in(values: IntArray, wanted: IntArray) -> npt.NDArray[np.bool_]:

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from .columns import NO_STEP, DeviceLinks, StepWindows
 from .event_columns import Events, IntArray
 
+_PAUSE_NS = 1_000_000
+"""A device that has work already begins it within microseconds."""
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -68,7 +70,8 @@ def first_step_work(
 
     The file begins while the device still works for a step that was launched before: that work has
     no launch in the file, or one before the first step, and began before anything that the file
-    launches later. The first step begins where it ends. Work of the tail is in no step.
+    launches later. The first step begins where it ends. Work of the tail is in no step. What has no
+    launch is of the tail only while the device goes on without a long pause: it had that work already.
     """
     if steps.is_whole_file or not len(steps.start) or not links.is_linked.any():
         return steps, links
@@ -79,6 +82,7 @@ def first_step_work(
     first = int(device.start[is_own].min())
     is_early = ~is_own & (device.start < first) & (~links.is_linked | (links.launch < border))
     is_tail = is_early & (device.time.end > border)
+    is_tail &= links.is_linked | _goes_on(device, is_tail, border)
     if not is_tail.any():
         return steps, links
     at = int(steps.start.argmin())
@@ -86,6 +90,16 @@ def first_step_work(
     start[at] = min(int(device.time.end[is_tail].max()), first, int(steps.end[at]))
     launch = np.where(is_tail & ~links.is_linked, border - 1, links.launch)
     return replace(steps, start=start), replace(links, launch=launch)
+
+
+def _goes_on(device: Events, rows: np.ndarray, border: int) -> np.ndarray:
+    """Return which of some activities the device does before it first pauses for long after the border, ns."""
+    places = np.flatnonzero(rows)
+    places = places[np.argsort(device.start[places], kind="stable")]
+    reached = np.maximum.accumulate(np.append(border, device.time.end[places]))[:-1]
+    found = np.zeros(len(device), dtype=bool)
+    found[places] = np.cumsum(device.start[places] - reached > _PAUSE_NS) == 0
+    return found
 
 
 def _place_of(steps: StepWindows, number: IntArray) -> IntArray:

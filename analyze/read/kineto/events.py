@@ -88,13 +88,27 @@ class OtherPhase(msgspec.Struct, gc=False):
 
 
 AnyEvent = Event | CompleteEvent | OtherPhase
+_HALVES = frozenset("BEbe")
+"""Phases of events that begin or end something."""
 _PHASES = set(string.ascii_letters + "(,)") - {"X"}
 _OTHERS = [
     msgspec.defstruct("_Other", [], bases=(OtherPhase,), tag_field="ph", tag=phase, gc=False)
     for phase in sorted(_PHASES)
 ]
+_HALF_TYPES = frozenset(
+    other for other, phase in zip(_OTHERS, sorted(_PHASES), strict=True) if phase in _HALVES
+)
 QUICK_EVENT: Any = Union[(CompleteEvent, *_OTHERS)]
 """What the events of most files can be decoded to, faster than to ``Event``."""
+
+
+def any_half(events: Sequence[AnyEvent]) -> bool:
+    """Return whether some event begins or ends something, which is read as a pair."""
+    types = set(map(type, events))
+    # Of events that were decoded quickly the type tells the phase.
+    return not types.isdisjoint(_HALF_TYPES) or (
+        Event in types and any(event.ph in _HALVES for event in events)
+    )
 
 
 class GroupConfig(msgspec.Struct):

@@ -16,6 +16,7 @@ from ...wording.limits import Limit
 from ...wording.message import message
 from ..files import MAX_RANKS, InputFile, rank_in_name
 from ..reading import OnBytes, ignore_bytes
+from .chrome_pairs import join_pairs
 from .columns import (
     DeviceLinks,
     StepWindows,
@@ -108,30 +109,51 @@ def read_rank_file(
         for events in stream.batches():
             collector.add(events)
             del events
-        header = stream.header
-        notes: list[Limit] = list(stream.losses)
-        roles = collector.finish(header.base_time_nanoseconds or 0)
-        parts = (len(roles.device), len(roles.operator), len(roles.host_note), len(roles.python))
-        if not any(parts):
-            raise _without_events(roles, notes, file.label)
-        roles, lengthless = without_lengthless_work(roles, file.label)
-        roles, far = without_far_events(roles, file.label)
-        roles, repeated = without_repeated_events(roles)
-        notes += [*lengthless, *far, *repeated]
-        refuse_other_unit(roles, file.label)
-        _refuse_merged(roles, file.label)
-        info = header.distributed_info or DistributedInfo()
-        rank = _rank(info, file.label, default_rank, notes)
-        if rank is None:
-            raise TraceFormatError(
-                message("refused.no_rank_in_header"),
-                where=file.label,
-                remedy=message("advice.name_rank"),
-            )
-        source = _Source(
-            file.label, rank, header, notes, tuple(stream.losses), is_cut=stream.is_cut
+        if not collector.has_halves:
+            return _of_events(file.label, stream, collector, place, default_rank)
+    joined, lost = place.folder / f"{place.stem}.pairs.json", list[Limit]()
+    try:
+        again = EventStream(join_pairs(file, joined, lost), chunk_bytes=chunk_bytes)
+        with closing(RoleCollector(file.label, folder=place.folder)) as collector:
+            for events in again.batches():
+                collector.add(events)
+                del events
+            again.losses += lost
+            return _of_events(file.label, again, collector, place, default_rank)
+    finally:
+        joined.unlink(missing_ok=True)
+
+
+def _of_events(
+    label: str,
+    stream: EventStream,
+    collector: RoleCollector,
+    place: Place,
+    default_rank: int | None,
+) -> RankFile:
+    """Return what the events of a file gave, all of which were taken."""
+    header = stream.header
+    notes: list[Limit] = list(stream.losses)
+    roles = collector.finish(header.base_time_nanoseconds or 0)
+    parts = (len(roles.device), len(roles.operator), len(roles.host_note), len(roles.python))
+    if not any(parts):
+        raise _without_events(roles, notes, label)
+    roles, lengthless = without_lengthless_work(roles, label)
+    roles, far = without_far_events(roles, label)
+    roles, repeated = without_repeated_events(roles)
+    notes += [*lengthless, *far, *repeated]
+    refuse_other_unit(roles, label)
+    _refuse_merged(roles, label)
+    info = header.distributed_info or DistributedInfo()
+    rank = _rank(info, label, default_rank, notes)
+    if rank is None:
+        raise TraceFormatError(
+            message("refused.no_rank_in_header"),
+            where=label,
+            remedy=message("advice.name_rank"),
         )
-        return _rank_file(source, roles, place)
+    source = _Source(label, rank, header, notes, tuple(stream.losses), is_cut=stream.is_cut)
+    return _rank_file(source, roles, place)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -174,6 +196,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
     issued = IssueContext.of(roles, links, steps)
     files = place.files()
     job = JobMark.of(info)
+    world_size = _world_size(info, source.notes)
     if job.world_size is not None and rank >= job.world_size:
         source.notes.append(message("doubt.rank_beyond_header", ranks=job.world_size))
     names = write_rank_tables(rank, with_overhead_notes(roles), links, steps, files)
@@ -188,7 +211,7 @@ def _rank_file(source: _Source, roles: RoledEvents, place: Place) -> RankFile:
         label=source.label,
         rank=rank,
         job=job,
-        world_size=_world_size(info),
+        world_size=world_size,
         device_name=_device_name(header, roles.device),
         has_base_time=bool(header.base_time_nanoseconds),
         device_events=len(roles.device),
@@ -265,9 +288,11 @@ def _rank(info: DistributedInfo, label: str, default: int | None, notes: list[Li
     return default
 
 
-def _world_size(info: DistributedInfo) -> int | None:
-    size = to_int(info.world_size, 0, bits=32)
-    if size > 0:
+def _world_size(info: DistributedInfo, notes: list[Limit]) -> int | None:
+    size = to_int(info.world_size, 0)
+    if size > MAX_RANKS:
+        notes.append(message("assumed.absurd_world", ranks=size))
+    elif size > 0:
         return size
     listed = [len(group.ranks) for group in info.pg_config or () if isinstance(group.ranks, list)]
     return max(listed, default=None)

@@ -50,7 +50,7 @@ from .event_columns import (
     SpilledEvents,
     transfer_columns,
 )
-from .events import AnyEvent, EventArgs, EventContent, to_integers
+from .events import AnyEvent, EventArgs, EventContent, any_half, to_integers
 from .input_shapes import InputShapes
 from .processes import Processes
 from .stamps import EXPORT_AGAIN, readable_stamps
@@ -102,6 +102,8 @@ class RoleCollector:
     """
 
     def __init__(self, where: str, *, folder: Path | None = None) -> None:
+        self.has_halves = False
+        """True where events begin or end something: none of them is complete, and none was taken."""
         self._where = where
         self._folder = folder
         self._codes = _Codes()
@@ -137,8 +139,9 @@ class RoleCollector:
             elif category.lower() not in USED:
                 parts[at] = self._unknown.of_device(category, events, parts[at])
         if "" in codes:
-            nowhere = np.flatnonzero(code == codes[""]).tolist()
-            self._unplaced += sum(events[place].ph == "X" for place in nowhere)
+            others = [events[place] for place in np.flatnonzero(code == codes[""]).tolist()]
+            self._unplaced += sum(event.ph == "X" for event in others)
+            self.has_halves = self.has_halves or any_half(others)
         places = np.concatenate([_NONE, *parts])
         # Events of other phases have no category that is used.
         rows = cast(list[EventContent], [events[place] for place in places.tolist()])

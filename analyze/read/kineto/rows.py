@@ -21,9 +21,10 @@ from meshscope.probe.schema.tables import (
 )
 
 from ...tables.stored_tables import write_table
-from .columns import DeviceLinks, StepWindows, first_match, recognised_spans, take_or
+from .columns import DeviceLinks, StepWindows, first_match, take_or
 from .event_columns import CATEGORIES, INTERFACES, Events, IntArray, RoledEvents
 from .input_shapes import ShapeColumns
+from .spans import recognised_spans
 
 _NameIds = npt.NDArray[np.intp]
 _HOST = -1

@@ -19,6 +19,7 @@ from meshscope.probe.schema.terms import COMPUTE_KINDS, SpanKind
 
 from ..kineto.columns import StepWindows
 from ..kineto.columns import innermost as innermost_interval
+from ..note_names import DATA_NAMES
 from .database import MISSING, Database, IntArray, is_time
 
 _HEADER = struct.Struct("<IIIIQQ")
@@ -139,10 +140,7 @@ _SPANS = tuple(
         (rf"(?:backward|bwd)(?:[ _-]?(?:step|pass|compute))?{_MICROBATCH}", SpanKind.BACKWARD),
         (r"optimi[sz]er(?:[ _.:-]*step)?(?:#.*)?|opt(?:im)?[ _.-]step", SpanKind.OPTIMIZER),
         (r"clip[ _-]?(?:main[ _-]?)?grad(?:s|ients?)?(?:[ _-]?norm)?", SpanKind.GRAD_CLIP),
-        (
-            r"data[ _-]?load(?:ing|er)?|load[ _-]?data|get[ _-]?batch|enumerate\(DataLoader\).*",
-            SpanKind.DATA_LOAD,
-        ),
+        (rf"(?:\w+\.)?{DATA_NAMES}|enumerate\(DataLoader\).*", SpanKind.DATA_LOAD),
         (r"save[ _-]?checkpoint|checkpoint[ _-]?sav(?:e|ing)", SpanKind.CHECKPOINT),
     )
 )

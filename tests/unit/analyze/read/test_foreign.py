@@ -1,6 +1,7 @@
 """Files that we cannot read are recognised, and the way to one that we can is said."""
 
 import bz2
+import gzip
 import json
 import lzma
 import sqlite3
@@ -69,6 +70,23 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 278935599
             "log of training",
             "meshscope run",
         ),
+        ("t.json.gz", gzip.compress(gzip.compress(b"{}")), "compressed twice", "gunzip"),
+        ("rank0.json", '{"traceEvents": []}'.encode("utf-16-le"), "UTF-16", "iconv"),
+        ("rank0.json", '{"traceEvents": []}'.encode("utf-16-be"), "UTF-16", "iconv"),
+        ("old.nvvp", b"SQLite format 3\0", "nvprof", "nsys profile"),
+        ("m.bin", b"memray\0\x0b\0", "Python functions", "meshscope run"),
+        ("s.txt", b"train.py(10): main;aten::mm 1234\n", "Python functions", "meshscope run"),
+        ("a.cpuprofile", b'{"nodes": []}', "Python functions", "meshscope run"),
+        ("perfetto-trace-1.proto", b"\n\1\2", "Perfetto", "traceconv"),
+        ("rank0.et", b"\n\1\2", "execution trace", "meshscope run"),
+        ("m.prom", b"# HELP DCGM_FI_DEV_GPU_UTIL x\n", "counters of devices", "meshscope run"),
+        ("q.txt", b"==============NVSMI LOG==============\n", "counters", "meshscope run"),
+        ("eth.txt", b"NIC statistics:\n     rx_prio0_pause: 0\n", "networks", "meshscope run"),
+        ("p.hatchet", b'[{"metrics": {"time (ns)": 1}}]', "the result of", "made from"),
+        ("b.json", b'{"mean_ttft_ms": 10}', "a benchmark", "made from"),
+        ("hta.csv", b"rank,idle_time(us),compute_time(us)\n", "an analysis", "made from"),
+        ("nemo.log", b"iteration 5/9 | train_step_timing in s: 1.2", "log of training", "run"),
+        ("titan.log", b"[titan] step: 10  loss: 7.01  tps: 1,000", "log of training", "run"),
         ("trace.json", b'{"message": "Not Found"}', "error message", "file itself"),
         (
             "trace.json",
@@ -122,7 +140,7 @@ def packed(folder, form):
         (b"\x80\x04N.", "pickle without"),
         (b"PAR1PAR1", "parquet without"),
         (b"SQLite format 3\0", "SQLite database without"),
-        (b"step 1 loss 3.2\n", "text"),
+        (b"Collecting data\n", "text"),
         (b"\1\2\3\0\0", "binary data"),
     ],
 )
@@ -184,3 +202,12 @@ def test_why_nsight_recorded_nothing(tmp_path):
         import_trace(path)
     assert "CUPTI_ERROR_INVALID_DEVICE | No events collected." in caught.value.what
     assert "started" not in caught.value.what
+
+
+def test_a_database_of_nvprof_is_none_of_nsight(tmp_path):
+    """Fails when activities of nvprof, whose tables are called alike, are said to be none."""
+    with sqlite3.connect(tmp_path / "old.db") as database:
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL (start INT, end INT)")
+        database.execute("CREATE TABLE StringTable (_id_ INT, value TEXT)")
+    with pytest.raises(TraceFormatError, match="nvprof"):
+        import_trace(tmp_path / "old.db")

@@ -6,6 +6,7 @@ import pytest
 from tests.kineto_files import kernel, launched, step, write
 
 from meshscope.analyze import diagnose, load_trace
+from meshscope.analyze.account.kernels.breakdown import breakdown_by_device
 from meshscope.analyze.account.kernels.by_device import use_by_device
 from meshscope.analyze.account.mfu.devices import devices_per_rank
 from meshscope.analyze.align.steps.windows import step_windows
@@ -32,23 +33,59 @@ def test_each_device_has_its_own_shares(tmp_path):
     """Fails when the idle time of a device is hidden by the work of another one."""
     trace = trace_of_two(tmp_path)
     found = use_by_device(trace, step_windows(trace))
-    shares = [(one.device, *(round(share, 2) for share in one[2:])) for one in found]
-    assert shares == [(0, 0.6, 0.0, 0.4), (1, 0.1, 0.1, 0.8)]
-
-
-def test_devices_that_work_unequally_are_a_warning(tmp_path):
-    """Fails when a second device that idles is mentioned among the limits only."""
-    (found,) = [
-        one for one in diagnose(trace_of_two(tmp_path)).findings if one.cause == "several_devices"
+    shares = [
+        (one.device, *(round(share, 2) for share in (*_parts(one), one.beside_frac, one.idle_frac)))
+        for one in found
     ]
+    assert shares == [(0, 0.6, 0.0, 0.0, 0.0, 0.4), (1, 0.1, 0.1, 0.0, 0.4, 0.4)]
+    assert all(
+        sum((*_parts(one), one.beside_frac, one.idle_frac)) == pytest.approx(1.0) for one in found
+    )
+
+
+def _parts(use):
+    return use.compute_frac, use.communication_frac, use.other_frac
+
+
+def test_the_breakdown_has_a_row_for_each_device(tmp_path):
+    """Fails when the idle time of a device is that of all devices together."""
+    trace = trace_of_two(tmp_path)
+    found = breakdown_by_device(trace)
+    columns = ["device", "span_ns", "computation_ns", "exposed_communication_ns", "idle_ns"]
+    assert found[columns].to_numpy().tolist() == [
+        [0, 36_000_000, 24_000_000, 0, 12_000_000],
+        [1, 36_000_000, 4_000_000, 4_000_000, 28_000_000],
+    ]
+    assert breakdown_by_device(trace_of_two(tmp_path, second=False)).empty
+
+
+def test_devices_that_wait_for_each_other_are_a_warning(tmp_path):
+    """Fails when a second device that idles beside the first is mentioned among the limits only."""
+    result = diagnose(trace_of_two(tmp_path))
+    (found,) = [one for one in result.findings if one.kind == "device_imbalance"]
     assert (found.severity, found.where["rank"]) == ("warning", 0)
-    assert "device 0 works 60.0 % of the step, device 1 20.0 %" in str(found.claim)
+    assert "20.0 % of the step on average. Device 0 works 60.0 % of it, device 1 20.0 %" in str(
+        found.claim
+    )
+    assert [one.device for one in result.devices] == [0, 1]
+
+
+def test_devices_that_work_alike_do_not_wait(tmp_path):
+    """Fails when devices that are busy at the same times get a finding, or no account."""
+    events = []
+    for number in range(4):
+        at = number * LENGTH
+        events += [step(number, at, LENGTH), *launched("gemm", at + 5, at + 1000, 6000, number + 1)]
+        events.append(kernel("gemm", at + 1000, 6000, 100 + number, device=1))
+    result = diagnose(load_trace(write(tmp_path / "rank0.json", events)))
+    assert not any(one.kind == "device_imbalance" for one in result.findings)
+    assert [round(one.busy_frac, 2) for one in result.devices] == [0.6, 0.6]
 
 
 def test_one_device_gives_none(tmp_path):
     """Fails when a usual process gets a finding about its devices."""
     trace = trace_of_two(tmp_path, second=False)
-    assert use_by_device(trace, step_windows(trace)) == []
+    assert use_by_device(trace, step_windows(trace)) == ()
 
 
 STATED = {
@@ -68,8 +105,7 @@ def test_mfu_counts_the_peak_of_each_device(tmp_path, second, mfu):
     assert found.utilization.mfu == pytest.approx(mfu, rel=1e-3)
     says = "A rank computes on 2 devices" in to_text(found)
     assert says is second
-    busy = "Busy share of the step on rank 0: device 0 60.0 % and device 1 20.0 %"
-    assert (busy in to_text(found)) is second
+    assert ("Devices of one rank, share of the step" in to_text(found)) is second
 
 
 def test_a_row_that_only_communicates_is_no_device(tmp_path):
@@ -77,7 +113,7 @@ def test_a_row_that_only_communicates_is_no_device(tmp_path):
     events = [step(0, 0, LENGTH), *launched("gemm", 5, 1000, 6000, 1)]
     events.append(kernel("hcom_allReduce__1", 7000, 1000, 2, device=9))
     trace = load_trace(write(tmp_path / "rank0.json", events))
-    assert use_by_device(trace, step_windows(trace)) == []
+    assert use_by_device(trace, step_windows(trace)) == ()
     assert not any("in one process count as one" in str(limit) for limit in trace.limits)
 
 

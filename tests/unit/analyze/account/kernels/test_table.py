@@ -177,7 +177,7 @@ def test_json_keeps_its_keys(two_ranks):
     """If this fails, programs that read the result break."""
     result = kernels_to_json(two_ranks, top=1)
     assert set(result) == {
-        "version", "ranks", "kernel_count", "kernels", "places", "peak_flops", "peak_source",
+        "version", "ranks", "devices", "kernel_count", "kernels", "places", "peak_flops", "peak_source",
         "operator_count", "operators", "host_waits", "limits", "limit_messages",
         "annotations", "host_operators", "host_time",
     }  # fmt: skip

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from tests.kineto_files import launched, step, write
 from tests.tables import trace_of
 from tests.texts import texts
 
+from meshscope.analyze import load_trace
 from meshscope.analyze.align.topology.axes import with_axes
 from meshscope.analyze.align.topology.file import load_topology
 from meshscope.analyze.align.topology.kept import keep_topology, kept_topology, with_kept_topology
@@ -156,3 +158,14 @@ def test_a_statement_that_does_not_fit_is_not_kept(stated, tmp_path):
     assert (
         topology_to_json(with_kept_topology(trace))["layout_evidence"] == "stated in topology.toml"
     )
+
+
+def test_members_of_a_lone_file_are_unknown(tmp_path):
+    """Fails when the groups of a file that names no world size have the ranks that were assumed for them."""
+    events = [step(0, 0, 1000), *launched("gemm", 5, 10, 300, 1)]
+    events += launched("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 400, 300, 2)
+    info = {"distributedInfo": {"backend": "nccl", "rank": 0}}
+    result = topology_to_json(load_trace(write(tmp_path / "rank0.json", events, **info)))
+    assert [(group["ranks"], result["world_size"]) for group in result["groups"]] == [([], None)]
+    assert "[[group]]" not in result["template"]
+    assert result["axes"][0]["group_sizes"] == []

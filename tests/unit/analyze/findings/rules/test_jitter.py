@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.kineto_files import launched, step, write
 from tests.synthetic import MS, Job, capture
 
+from meshscope.analyze import load_trace
 from meshscope.analyze.findings.diagnosis import diagnose
 from meshscope.analyze.findings.none_found import nothing_found
 from meshscope.analyze.findings.rules.grading import by_certainty
@@ -151,3 +153,19 @@ def test_one_pause_in_few_steps_is_no_slow_rank():
     job = Job(layout=ParallelLayout(dp=4), microbatches=1, steps=4)
     codes = [found.claim.code for found in diagnose(capture(job, work)).findings]
     assert "jitter.claim_few_steps" not in codes
+
+
+def test_the_only_rank_makes_no_others_wait(tmp_path):
+    """Fails when unequal steps of one rank are the lateness of "a different rank each time"."""
+    events, at = [], 0
+    for number, length in enumerate((420_000, 20_000, 20_000, 20_000), start=1):
+        events += [step(number, at, length), *launched("gemm", at, at + 10, 14_000, number)]
+        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+        events += launched(name, at + 20, at + length - 5000, 2000, 100 + number)
+        at += length
+    result = diagnose(load_trace(write(tmp_path / "rank0.json", events)))
+    (found,) = [one for one in result.findings if one.kind is FindingKind.JITTER]
+    said = " ".join(map(str, (found.claim, *found.evidence, found.remedy)))
+    assert "Steps differ in length" in said
+    assert "Longest of 4 steps: step 1, 400 ms beyond the median step" in said
+    assert "rank" not in said

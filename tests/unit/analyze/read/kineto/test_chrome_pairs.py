@@ -196,3 +196,27 @@ def test_a_list_that_opens_among_the_events_ends_them(tmp_path):
     trace = import_trace(tmp_path)
     assert kernels_of(trace) == [("k", 1000, 3000)]
     assert mentions(trace, "t.json", "without a partner")
+
+
+@pytest.mark.parametrize("phases", ["BE", "be"])
+def test_pairs_behind_the_first_part_are_joined(tmp_path, phases):
+    """Fails when kernels that begin and end late in a file are not there: a device at work would idle."""
+    begin, end = phases
+    many = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": at, "dur": 1}
+        for at in range(5000)
+    ]
+    late = [mark(begin, "gemm", 6000) | {"id": 1}, mark(end, "gemm", 6010) | {"id": 1}]
+    path = write_file(tmp_path / "t.json", [*many, *late])
+    assert path.read_bytes().find(b"gemm") > 1 << 18
+    assert kernels_of(import_trace(path)) == [("gemm", 6_000_000, 10_000)]
+
+
+def test_late_marks_of_something_else_change_nothing(tmp_path):
+    """Fails when asynchronous events of a program that are none of a device end the reading."""
+    many = [
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": at, "dur": 1}
+        for at in range(5000)
+    ]
+    late = [mark(phase, "request", 6000, cat="http") | {"id": 1} for phase in "be"]
+    assert len(kernels_of(import_trace(write_file(tmp_path / "t.json", [*many, *late])))) == 5000

@@ -91,3 +91,22 @@ def test_a_real_device_behind_its_host(traces_dir):
     assert found.step_time_ns / 1e6 == pytest.approx(96.3, abs=0.7)
     rows = {bar.name: bar.dur_ns for bar in found.waterfall}
     assert rows["compute"] * 5 / 1e6 == pytest.approx(468.173, abs=0.05)
+
+
+def first_window(tmp_path, *before):
+    """Return where the first step begins that launches at 20 ms, us, with this device work before, which has no launch."""
+    rows = [step_note(0, 1000, 50_000), launch(20_000, 1), kernel("gemm", 20_010, 300, 1)]
+    rows += [kernel("old", start, dur) for start, dur in before]
+    write_rank(tmp_path / "rank0.json", rows)
+    return windows(import_trace(tmp_path))[0][0]
+
+
+def test_work_of_the_step_before_is_not_this_ones(tmp_path):
+    """Fails when what the device still does for the step before counts for the first of the file."""
+    assert first_window(tmp_path, (500, 1000), (1510, 2000)) == 3510
+
+
+def test_work_without_a_launch_after_a_pause_is_no_rest_of_another_step(tmp_path):
+    """Fails when a lone fill without a launch, milliseconds into a step, takes these from it."""
+    assert first_window(tmp_path, (5000, 3)) == 1000
+    assert first_window(tmp_path, (500, 1000), (9000, 3)) == 1500

@@ -567,6 +567,14 @@ def test_a_rank_beyond_the_world_is_stated(tmp_path):
     assert mentions(trace, "Rank 7", "2 ranks in all")
 
 
+@pytest.mark.parametrize("size", [10**9, 2**40])
+def test_an_absurd_world_size_is_none(tmp_path, size):
+    """Fails when a group of a thousand million ranks is made, for which there is no memory."""
+    trace = import_trace(write_rank(tmp_path / "a.json", [kernel("k", 1, 1)], world_size=size))
+    assert trace.run["world_size"] == 1
+    assert mentions(trace, "absurd world size")
+
+
 def test_an_absurd_rank_is_no_rank(tmp_path):
     """Tables for two thousand million ranks would be made."""
     path = write_rank(tmp_path / "rank3.json", [kernel("k", 1, 1)], rank=2147483647)
