@@ -1,5 +1,6 @@
 """How a job ended of which no rank is known to be the reason, and that this is the first word on it."""
 
+from dataclasses import replace
 from signal import SIGABRT, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
 import pyarrow as pa
@@ -440,3 +441,24 @@ def test_who_left_at_ctrl_c_before_the_others_gave_signs_of_life_until_then():
     said = {fact.code for fact in found.evidence}
     assert said >= {"hang.alive", "hang.loader_worker"}
     assert "hang.no_sign_of_life" not in said
+
+
+@pytest.mark.parametrize(
+    ("first", "hosts", "is_said"),
+    [
+        ((2, 3), "aabb", True),
+        ((2,), "aabb", False),
+        ((1, 2), "aabb", False),
+        ((2, 3), "aaaa", False),
+    ],
+    ids=["a whole host", "one of two ranks", "of two hosts", "there is no other host"],
+)
+def test_all_ranks_of_a_host_that_die_first_hint_at_the_host(first, hosts, is_said):
+    """Fails when a lost node is told as two ranks, or one dead rank of many as a lost node."""
+    died, led = (0, SIGKILL, None), (400, SIGTERM, None)
+    ends = {rank: died if rank in first else led for rank in range(4)}
+    clocks = {rank: f"host-{host}" for rank, host in enumerate(hosts)}
+    (found,) = ends_of(replace(job(ends), clocks=clocks))
+    assert (found.kind, tuple(found.where["ranks"])) == ("crash", first)
+    said = [one for one in texts(found.evidence) if "the host may be lost" in one]
+    assert said == (["These are all ranks of host-b: the host may be lost"] if is_said else [])
