@@ -31,7 +31,6 @@ from ..explain.not_recorded import unknown_causes
 from ..explain.replay.program import Program, build_program
 from ..explain.run_account import Account
 from ..explain.unrecorded_joins.infer import Joined, with_hidden_joins
-from ..tables.capabilities import OWN
 from ..tables.classes import LEAST_SEPARATED, UNSPLIT
 from ..tables.results import Utilization
 from ..tables.trace import Trace, stage_of_ranks
@@ -187,7 +186,7 @@ def _is_timed_there(trace: Trace) -> bool:
 
 
 def _windows(trace: Trace) -> StepWindows:
-    if not trace.ranks and trace.origin == OWN:
+    if not trace.ranks and trace.capabilities.begins_with_process:
         raise NoStepsError(
             message("refused.no_rank_at_all"),
             where=str(trace.path),

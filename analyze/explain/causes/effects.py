@@ -34,6 +34,7 @@ from ...tables.centres import (
     to_mean_steps,
 )
 from ...tables.classes import CLASSES, COMPUTE_CLASSES, STALLS, class_code
+from ...tables.sorting import ranks_of_group
 from ...tables.trace import Trace, stage_of_ranks
 from ..replay.program import Program
 from .idle_cells import idle_as_one
@@ -273,7 +274,8 @@ def stage_centre(
 
     The median over ranks and steps, position by position, scaled so that a step's sum is the
     median of their sums: noise adds to a step, and a single pause, which a mean would spread over all
-    steps, is no part of what is usual. Cells that deviate from their peers keep their own reference.
+    steps, is no part of what is usual. A rank of its own kind takes no longer than the mean of its steps: a few
+    short ones are no noise, which adds. Cells that deviate from their peers keep their own reference.
 
     Args:
         work: The recorded work.
@@ -292,7 +294,10 @@ def stage_centre(
     centre = group_median(even, kind, interval)
     place, first = _numbered_runs(rank, step)
     of_step = np.bincount(place, even, len(first)).astype(np.float64)
-    usual = group_median(of_step, kind[first])
+    of_kind = combined(kind[first])
+    usual = group_median(of_step, of_kind)
+    mean = (np.bincount(of_kind, of_step) / np.maximum(np.bincount(of_kind), 1))[of_kind]
+    usual = np.where(ranks_of_group(rank[first], of_kind) > 1, usual, np.minimum(usual, mean))
     of_centre = np.bincount(place, centre, len(first))
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = usual / of_centre

@@ -169,3 +169,16 @@ def test_the_only_rank_makes_no_others_wait(tmp_path):
     assert "Steps differ in length" in said
     assert "Longest of 4 steps: step 1, 400 ms beyond the median step" in said
     assert "rank" not in said
+
+
+def test_a_few_short_steps_of_the_only_rank_refuse_no_causes(tmp_path):
+    """Fails when its steps are repaired to the longer ones: that loses time, so that no cause at all was reported."""
+    events, at = [], 0
+    for number, work in enumerate((14_000, 32_000, 41_000, 41_000, 32_000, 14_000), start=1):
+        events += [step(number, at, work + 6000), *launched("gemm", at, at + 10, work, number)]
+        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+        events += launched(name, at + 20, at + work + 1000, 2000, 100 + number)
+        at += work + 6000
+    result = diagnose(load_trace(write(tmp_path / "rank0.json", events)))
+    assert not [limit for limit in result.limits if limit.code == "unknown.no_causes"]
+    assert not [one for one in result.findings if one.kind is FindingKind.JITTER]
