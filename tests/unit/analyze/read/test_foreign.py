@@ -70,7 +70,12 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 278935599
             "log of training",
             "meshscope run",
         ),
-        ("t.json.gz", gzip.compress(gzip.compress(b"{}")), "compressed twice", "gunzip"),
+        (
+            "t.json.gz",
+            gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0),
+            "compressed twice",
+            "gunzip",
+        ),
         ("rank0.json", '{"traceEvents": []}'.encode("utf-16-le"), "UTF-16", "iconv"),
         ("rank0.json", '{"traceEvents": []}'.encode("utf-16-be"), "UTF-16", "iconv"),
         ("old.nvvp", b"SQLite format 3\0", "nvprof", "nsys profile"),
