@@ -113,6 +113,7 @@ _NOTHING_SEEN: dict[str, Any] = {
         ("headless", "varies", "mixed", "uncounted", "complete", "partial", "unmet"), False
     ),
     "ran_without": 0.0,
+    "per_step": False,
 }
 """Fields of what was seen to run, where nothing was."""
 _OPEN = {
@@ -186,6 +187,9 @@ def known_model(run: Mapping[str, object]) -> KnownModel:
 def _described(text: str, run: Mapping[str, object]) -> KnownModel:
     try:
         fields = json.loads(text)
+        if isinstance(fields, dict) and fields.get("per_step") and run.get("tokens_per_step"):
+            # Who states tokens and sizes knows more of the model than passes that were given no tokens show.
+            fields = {name: value for name, value in fields.items() if name not in _NOTHING_SEEN}
         if isinstance(fields, dict) and ("num_layers" not in fields or fields.get("per_step")):
             return _without_sizes(fields, run)
         model = describe_model(fields)

@@ -180,3 +180,14 @@ def test_a_counted_model_of_which_nothing_was_seen_says_so():
     ):
         known = known_model(run_of(counted=True, **more))
         assert [note.code for note in known.notes] == codes
+
+
+@pytest.mark.parametrize(("tokens", "is_stated"), [(1_000_000, True), (None, False)])
+def test_stated_sizes_and_tokens_go_before_passes_without_tokens(tokens, is_stated):
+    """Fails when what a small part of a program multiplies in a step takes the place of the model that its user states."""
+    run = {**run_of(ran_products=683.0, per_step=True, complete=True), "tokens_per_step": tokens}
+    known = known_model(run)
+    assert (known.model is not None, known.ran is None) == (is_stated, is_stated)
+    if is_stated:
+        plain = known_model({"model": json.dumps(SIZES)}).model
+        assert flops_per_token(known.model, "causal") == flops_per_token(plain, "causal")
