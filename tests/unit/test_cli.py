@@ -136,7 +136,7 @@ def bad_inputs(folder):
         ("torn.json", "cut off"),
         ("texts", "is not a trace that meshscope reads"),
         ("newer", "has format version 99"),
-        ("hollow", "no step"),
+        ("hollow", "no process of the job was a rank"),
         ("runs", "is a folder of runs"),
     ],
 )
