@@ -18,7 +18,8 @@ BoolArray = npt.NDArray[np.bool_]
 def combined(*keys: IntArray) -> IntArray:
     """Return whole numbers that are equal where all keys are, and in the order of the keys."""
     number: IntArray = np.zeros(0, np.int64)
-    for at, key in enumerate(keys):
+    # A column of pandas is taken, too, and the answer is an array all the same.
+    for at, key in enumerate(map(np.asarray, keys)):
         if not len(key):
             return number
         lowest = int(key.min())

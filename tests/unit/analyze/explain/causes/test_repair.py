@@ -117,3 +117,12 @@ def test_ranks_with_and_without_a_healthy_peer_are_repaired_together():
     np.testing.assert_array_equal(found[[2, 3]], alone[[2, 3]])
     assert (found[1] != alone[1]).mean() > 0.99
     np.testing.assert_allclose(found[1].sum(axis=-1), alone[1].sum(axis=-1), rtol=1e-9)
+
+
+def test_a_slow_rank_among_many_peers_over_many_steps_is_repaired():
+    """Fails when more ranks and steps than small jobs have end the account in an error."""
+    ranks, steps = 128, 40
+    work_ns = np.random.default_rng(3).normal(1e6, 1e4, (ranks, steps, 1))
+    work_ns[5] *= 1.2
+    found, centre = repaired(work_ns, [5])
+    assert found[5].mean() == pytest.approx(centre[5].mean(), rel=0.01)
