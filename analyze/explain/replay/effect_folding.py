@@ -65,6 +65,8 @@ def as_effects(effects: FloatArray | Sequence[EdgeEffect]) -> Sequence[EdgeEffec
 
 FEW = 1 / 64
 """Share of the edges up to which those that are touched are sorted, rather than found among all."""
+MANY = 2
+"""Summands an edge from which on running sums over all touched rows take less time."""
 
 
 class EffectFolding:
@@ -91,7 +93,7 @@ class EffectFolding:
             begin + np.arange(len(source.row), dtype=np.int32)
             for begin, source in zip(begins, sources, strict=True)
         ]
-        self._paths = _paths(sources, targets, len(edges.join))
+        self._paths, self._path_rows = _paths(sources, targets, len(edges.join))
         self._kept_rows = waits[contraction.kept]
         self._before = members
         self._edge_of_wait = np.full(len(waits), -1, np.int32)
@@ -124,15 +126,27 @@ class EffectFolding:
         return found.part(0, self._edges), found.part(self._edges, len(self._place) - self._edges)
 
     def _along(self, row: IntArray, ns: FloatArray) -> _Parts:
-        """Return what times at rows add to the edges that come behind them on the same path."""
+        """Return what times at rows, rising, add to the edges that come behind them on the same path."""
         first_of, head, last, target = self._paths
         first = first_of[row]
         inside = first < len(head)
         first, row, ns = first[inside], row[inside], ns[inside]
         count = np.where(head[first] <= row, last[first] - first, 0)
+        total = int(count.sum())
+        if total > MANY * len(head):
+            return self._along_all(row, ns)
         before = np.cumsum(count) - count
-        position = np.arange(count.sum()) + np.repeat(first - before, count)
+        position = np.arange(total) + np.repeat(first - before, count)
         return _Parts(target[position], np.repeat(ns, count))
+
+    def _along_all(self, row: IntArray, ns: FloatArray) -> _Parts:
+        """Return the same from running sums: a long path behind many touched rows has too many summands."""
+        _, head, _, target = self._paths
+        begin = np.searchsorted(row, head)
+        end = np.searchsorted(row, self._path_rows, side="right")
+        touched = np.flatnonzero(end > begin)
+        path = np.append(0.0, np.cumsum(ns))
+        return _Parts(target[touched], path[end[touched]] - path[begin[touched]])
 
 
 class _Parts(NamedTuple):
@@ -154,7 +168,10 @@ class _Paths(NamedTuple):
     """The edge, or the wanted row behind all edges."""
 
 
-def _paths(sources: tuple[Origin, ...], targets: list[IntArray], rows: int) -> _Paths:
+def _paths(
+    sources: tuple[Origin, ...], targets: list[IntArray], rows: int
+) -> tuple[_Paths, IntArray]:
+    """Return the edges by row, and the row of each in that order."""
     row = np.concatenate([source.row for source in sources])
     order = order_of(row)
     head = np.concatenate([source.head for source in sources])[order]
@@ -162,7 +179,7 @@ def _paths(sources: tuple[Origin, ...], targets: list[IntArray], rows: int) -> _
     last = np.repeat(closes + 1, np.diff(closes, prepend=-1)).astype(np.int32)
     count = np.bincount(row, minlength=rows)
     first = np.cumsum(count, dtype=np.int32) - count.astype(np.int32)
-    return _Paths(first, head, last, np.concatenate(targets)[order])
+    return _Paths(first, head, last, np.concatenate(targets)[order]), row[order]
 
 
 def _found(known: IntArray, values: IntArray) -> tuple[np.ndarray, IntArray]:

@@ -6,7 +6,9 @@ import pytest
 from meshscope.analyze.account.ledger.build import build_ledger
 from meshscope.analyze.align.communication.events import communication_events
 from meshscope.analyze.align.steps.windows import step_windows
+from meshscope.analyze.explain.replay import effect_folding
 from meshscope.analyze.explain.replay.effect_folding import (
+    MANY,
     EdgeEffect,
     EffectFolding,
     as_effects,
@@ -43,9 +45,11 @@ def program(request):
     return build_program(windows, events, build_ledger(trace, windows, events))
 
 
+@pytest.mark.parametrize("summands", [0, MANY, 1_000])
 @pytest.mark.parametrize("touched", [0.0, 0.01, 0.3, 1.0])
-def test_few_touched_rows_give_the_sums_of_all_rows(program, touched):
+def test_few_touched_rows_give_the_sums_of_all_rows(program, touched, summands, monkeypatch):
     """Fails when a cause is charged on the edges of another row, twice, or not at all."""
+    monkeypatch.setattr(effect_folding, "MANY", summands)
     random = np.random.default_rng(7)
     contraction, marks = program.contraction, program.marks
     ends = contraction.origin(np.flatnonzero((marks["mark"] == END) & ~marks["is_root"]))
