@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from meshscope.analyze.wording.command_line import command_line
 
+from .every_step import show_every_step
 from .first_look import Room, executor_for, first_look
 from .follow_up import follow_up
 from .open_capture import Opened, open_trace
 from .options import (
     DEFAULT_RUNS,
     ClusterOption,
+    EveryStepOption,
     FormatOption,
     ManyWorkersOption,
     MemoryLimitOption,
@@ -38,23 +40,28 @@ def diagnose(  # noqa: PLR0913 - the options of a verb
     processes: ManyWorkersOption = None,
     cluster: ClusterOption = None,
     memory_limit: MemoryLimitOption = None,
+    every_step: EveryStepOption = False,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Account for the step time of a run: waterfall, findings, stragglers, what was not seen.
 
     With --workers or --cluster, summaries first show which of many ranks is slow, since when and at what
     cost. The account follows; if memory is short, for the steps that matter. --memory-limit does the same
-    for as many of these steps as fit.
+    for as many of these steps as fit. --every-step accounts for all steps, by windows in parallel.
     """
     from meshscope.analyze import diagnose as analyse
     from meshscope.analyze.formulas.planning.cap import parse_bytes
     from meshscope.analyze.output.text import diagnosis_document
 
     look, room = None, None
-    if not (processes is None and cluster is None and memory_limit is None):
+    if every_step or not (processes is None and cluster is None and memory_limit is None):
         limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
-        look = first_look(path, executor_for(processes, cluster), Room(limit, steps))
-        look.show(output)
+        executor = executor_for(processes, cluster)
+        look = first_look(path, executor, Room(limit, steps))
+        look.show(output, all_steps=every_step)
+        if every_step:
+            show_every_step(look, executor, Room(limit, steps), topology_file, output)
+            return
         if look.steps is not None and (steps is None or limit is not None):
             steps = look.steps.steps.text
         room = look.most_rows

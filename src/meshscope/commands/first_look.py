@@ -15,6 +15,7 @@ from .progress import ranks_progress
 
 if TYPE_CHECKING:
     from meshscope.analyze.scale.account_steps import AccountSteps
+    from meshscope.analyze.scale.blocks import Blocks
     from meshscope.analyze.scale.executors import Executor
     from meshscope.analyze.scale.slow_ranks import FirstAnswer
     from meshscope.analyze.scale.store import Summaries
@@ -26,6 +27,8 @@ class FirstLook(NamedTuple):
     made: Summaries
     answer: FirstAnswer | None
     """None where no step was finished by all ranks, or no pass was recorded."""
+    blocks: Blocks
+    """The steps of the run, and its ranks by blocks of steps."""
     steps: AccountSteps | None
     """None where all steps have room."""
     most_rows: int | None = None
@@ -40,15 +43,20 @@ class FirstLook(NamedTuple):
         steps = None if self.steps is None else list(self.steps.steps)
         return {**summaries_to_json(self.made, self.answer), "account_steps": steps}
 
-    def show(self, output: Format) -> None:
-        """Write it for people at once; programs get it with the account."""
+    def show(self, output: Format, *, all_steps: bool = False) -> None:
+        """Write it for people at once; programs get it with the account.
+
+        Args:
+            output: The form.
+            all_steps: Whether the account that follows is of all steps, not of those that have room.
+        """
         from meshscope.analyze.output.render import to_markdown
         from meshscope.analyze.output.text.summaries import looked_at, summaries_document
 
         if output is Format.JSON:
             return
         answered = [] if self.answer is None else summaries_document(self.made, self.answer)
-        document = [*answered, *looked_at(self.steps)]
+        document = [*answered, *looked_at(None if all_steps else self.steps)]
         if not document:
             return
         if output is Format.MARKDOWN:
@@ -118,10 +126,11 @@ def first_look(run: Path, executor: Executor, room: Room) -> FirstLook:
         answer, blocks = None, blocks_of(made)
     within = None if room.steps is None else StepRange.parse(room.steps)
     if room.limit_bytes is None:
-        return FirstLook(made, answer, account_steps(blocks, answer, most_rows(), within))
+        chosen = account_steps(blocks, answer, most_rows(), within)
+        return FirstLook(made, answer, blocks, chosen)
     profiled = profiled_rows(run)
     beside = beside_account(run, profiled)
     most = rows_in(room.limit_bytes - beside)
     chosen = account_steps(blocks, answer, most, within, profiled)
     require_room(chosen, room.limit_bytes, beside)
-    return FirstLook(made, answer, chosen, most)
+    return FirstLook(made, answer, blocks, chosen, most)

@@ -97,6 +97,13 @@ MemoryLimitOption = Annotated[
         help="Memory of each worker and of the account, such as 4GB: as many steps as fit.",
     ),
 ]
+EveryStepOption = Annotated[
+    bool,
+    typer.Option(
+        "--every-step",
+        help="Of a run too large for memory: account for all its steps, by windows in parallel.",
+    ),
+]
 ClusterOption = Annotated[
     str | None,
     typer.Option(

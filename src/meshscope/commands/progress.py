@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from meshscope.probe.clock import now_ns
@@ -49,19 +49,32 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
         say(f"read {total_bytes / 1e6:,.1f} MB in {seconds:.2f} s ({rate:,.0f} MB/s)")
 
 
-@contextmanager
-def ranks_progress(total: int, *, done: str = "summarized") -> Iterator[Callable[[int], None]]:
+def ranks_progress(
+    total: int, *, done: str = "summarized"
+) -> AbstractContextManager[Callable[[int], None]]:
     """Give a function that is told how many more ranks are done.
-
-    A terminal gets a bar with the time that is left; elsewhere there is a line every tenth of the way.
 
     Args:
         total: Ranks in all.
         done: What was done to them.
     """
+    return work_progress(total, "ranks", done)
+
+
+@contextmanager
+def work_progress(total: int, what: str, done: str) -> Iterator[Callable[[int], None]]:
+    """Give a function that is told how many more pieces of some work are done.
+
+    A terminal gets a bar with the time that is left; elsewhere there is a line every tenth of the way.
+
+    Args:
+        total: Pieces in all.
+        what: The pieces, in the plural.
+        done: What was done to them.
+    """
     if sys.stderr.isatty():
-        with _ranks_bar() as bar:
-            task = bar.add_task(f"ranks {done}", total=total)
+        with _pieces_bar() as bar:
+            task = bar.add_task(f"{what} {done}", total=total)
             yield lambda count: bar.advance(task, count)
         return
     start_ns, reached, reported = now_ns(), 0, 0
@@ -71,12 +84,12 @@ def ranks_progress(total: int, *, done: str = "summarized") -> Iterator[Callable
         reached += count
         if 10 * reached // max(total, 1) > reported:
             reported = 10 * reached // max(total, 1)
-            say(f"{done} {reached:,} of {total:,} ranks in {(now_ns() - start_ns) / 1e9:.1f} s")
+            say(f"{done} {reached:,} of {total:,} {what} in {(now_ns() - start_ns) / 1e9:.1f} s")
 
     yield on_done
 
 
-def _ranks_bar() -> Progress:
+def _pieces_bar() -> Progress:
     from rich.console import Console
     from rich.progress import (
         BarColumn,

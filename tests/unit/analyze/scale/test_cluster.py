@@ -68,6 +68,17 @@ def test_the_account_takes_a_cluster_too(run, address):
     assert found.stdout.index("No rank is slow") < found.stdout.index("Where the step time went")
 
 
+def test_a_cluster_accounts_for_every_step_alike(run, address):
+    """Fails when windows that a cluster accounted for add up to something else, or it is not asked at all."""
+    made = []
+    for place in (["--cluster", address], ["--workers", "1"]):
+        shutil.rmtree(run / "summaries" / "accounts", ignore_errors=True)
+        asked = ["diagnose", str(run), "--every-step", "--format", "json", *place]
+        made.append(CliRunner().invoke(app, asked).stdout)
+    assert made[0] == made[1]
+    assert '"step_count": 4' in made[0]
+
+
 def test_a_cluster_makes_the_same_segments(run, address, tmp_path):
     """Fails when segments that a cluster made are not those of one machine."""
     made = []
