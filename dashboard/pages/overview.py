@@ -30,6 +30,8 @@ from .findings import severity_badge
 from .shell import card, chart, empty, table
 
 _SHOWN_FINDINGS = 3
+_MOST_DEVICES = 64
+"""More rows are no table that anybody reads."""
 _LEAST_TREND = 3
 """Steps from which a line over them shows something."""
 _ACROSS = (
@@ -50,7 +52,13 @@ def layout(run: LoadedRun, state: ViewState) -> list[Component]:
         dmc.Grid(
             [
                 dmc.GridCol(
-                    [_account(run), *_trend(run, state), *_causes(run), *_memory(run)],
+                    [
+                        _account(run),
+                        *_devices(run),
+                        *_trend(run, state),
+                        *_causes(run),
+                        *_memory(run),
+                    ],
                     span={"base": 12, "lg": 8},
                 ),
                 dmc.GridCol(
@@ -166,6 +174,25 @@ def _account(run: LoadedRun) -> Component:
     if shown_causes(run.diagnosis):
         caption += f" {_ACROSS}"
     return card(title, [_key(bars), chart(waterfall(bars), caption, "waterfall-graph")])
+
+
+def _devices(run: LoadedRun) -> list[Component]:
+    """Return the account of each device of the ranks that compute on several; nothing without such ranks."""
+    uses = run.diagnosis.devices
+    if not uses:
+        return []
+    shares = ("busy_frac", "compute_frac", "communication_frac", "other_frac")
+    shares += ("beside_frac", "idle_frac")
+    rows = [
+        [str(use.rank), str(use.device), *(units.percent(getattr(use, name)) for name in shares)]
+        for use in uses[:_MOST_DEVICES]
+    ]
+    columns = ["Rank", "Device", "Busy", "Compute", "Communication alone", "Copies and others"]
+    columns += ["Idle beside another", "Idle with all"]
+    note = "Shares of the steps. The account above takes the devices of a rank as one."
+    if len(uses) > len(rows):
+        note += f" {len(uses) - len(rows):,} more devices are not shown; the JSON form has all."
+    return [card("Devices of one rank", [table(columns, rows)], note=note)]
 
 
 def _trend(run: LoadedRun, state: ViewState) -> list[Component]:

@@ -13,11 +13,13 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import KernelCategory
 
+from ...tables.intervals import pair, total_length, union
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
+from ..mfu.devices import computing_devices
 from .coverage import steps_with_kernels
-from .idle import DeviceIdle, device_idle
+from .idle import DeviceIdle, device_idle, device_work
 from .places import kernel_places
 
 PLACE = ["phase", "axis", "stage"]
@@ -33,6 +35,7 @@ _COLUMNS = [
     "correlation",
     "op_id",
     "launch_ns",
+    "device",
 ]
 
 
@@ -43,10 +46,11 @@ class KernelReport:
     ranks: pd.DataFrame
     """rank, device_events, unlinked_events, unknown_ns (summed durations of unknown kind), span_ns,
     step_ns (its steps with kernels together, null without steps), busy_ns, idle_ns, starved_ns,
-    launch_bound_ns and launch_bound_frac (of the span), as ``device_idle`` defines them."""
+    launch_bound_ns and launch_bound_frac (of the span), as ``device_idle`` defines them; devices that
+    the rank computes on, and device_busy_ns, the sum of what each of its devices is busy."""
     kernels: pd.DataFrame
     """One row a name, category, phase, axis and stage, longest first: count, total_ns, busy_frac
-    (of the busy time of all ranks), step_frac (of their steps), p50_ns, p99_ns, max_ns,
+    (of the busy time of all devices), step_frac (of their steps), p50_ns, p99_ns, max_ns,
     linked (how many have a launch), delay_p50_ns, delay_p99_ns (from the host's call to the
     start), ranks (how many ran it), slowest_rank, slowest_over_median (its total over the
     median of the ranks that ran it)."""
@@ -70,7 +74,8 @@ def kernel_report(trace: Trace) -> KernelReport:
         if len(kernel):
             parts.append(_rank_part(trace, rank, kernel))
     table = pd.DataFrame(ranks)
-    busy_ns, step_ns = table["busy_ns"].sum(), table["step_ns"].sum(min_count=1)
+    busy_ns = table["device_busy_ns"].sum()
+    step_ns = (table["step_ns"] * table["devices"]).sum(min_count=1)
     if not parts:
         return _of_no_kernels(table)
     part = pd.concat(parts, ignore_index=True)
@@ -90,7 +95,7 @@ def _without_kernels(trace: Trace) -> KernelReport:
     """Return the report of a capture without kernels: a thousand ranks are not looked at for that."""
     steps = trace.frame("step")
     step_ns = steps.groupby("rank")["dur_ns"].sum().reindex(list(trace.ranks))
-    known = dict.fromkeys(("span_ns", "busy_ns", "idle_ns"), 0)
+    known = dict.fromkeys(("span_ns", "busy_ns", "idle_ns", "device_busy_ns"), 0) | {"devices": 1}
     counts = dict.fromkeys(("device_events", "unlinked_events", "unknown_ns"), 0)
     unknown = dict.fromkeys(("starved_ns", "launch_bound_ns", "launch_bound_frac"))
     others = {"step_ns": step_ns.to_numpy(), **known, **unknown}
@@ -129,7 +134,20 @@ def _rank_row(
         "starved_ns": idle.starved_ns,
         "launch_bound_ns": bound_ns,
         "launch_bound_frac": None if bound_ns is None else bound_ns / idle.span_ns,
+        "devices": max(len(computing_devices(kernel)), 1),
+        "device_busy_ns": _busy_of_each_device(kernel, idle.busy_ns),
     }
+
+
+def _busy_of_each_device(kernel: pd.DataFrame, of_any_ns: int) -> int:
+    """Return what each device of a rank is busy, summed; ``of_any_ns`` is what any of them is."""
+    if kernel["device"].nunique() < 2:
+        return of_any_ns
+    times = [
+        union(pair(own["start_ns"], own["start_ns"] + own["dur_ns"]))
+        for _, own in device_work(kernel).groupby("device")
+    ]
+    return sum(map(total_length, times))
 
 
 def _rank_part(trace: Trace, rank: int, kernel: pd.DataFrame) -> pd.DataFrame:
@@ -201,7 +219,7 @@ def _percentile(histogram: pd.DataFrame, share: float) -> pd.Series[float]:
 
 
 def _with_shares(table: pd.DataFrame, busy_ns: float, step_ns: float) -> pd.DataFrame:
-    """Return a table with its totals as shares of the busy time and of the steps of all ranks."""
+    """Return a table with its totals as shares of the busy time and of the steps of all devices."""
     return table.assign(
         busy_frac=table["total_ns"] / (busy_ns if busy_ns > 0 else np.nan),
         step_frac=table["total_ns"] / (step_ns if step_ns > 0 else np.nan),

@@ -86,3 +86,26 @@ def test_a_finding_links_to_no_empty_page(tmp_path):
     text = str(page_of(store, "/run/one/findings", ""))
     assert "See the timeline" not in text
     assert ("See the memory" in text) == any(one.kind.startswith("memory") for one in findings)
+
+
+def test_the_page_has_the_account_of_each_device_of_a_rank(tmp_path):
+    """Fails when a rank with two devices shows one busy device, and nothing of the other that waits."""
+    place = {"pid": 1, "tid": 1, "ph": "X"}
+    events = [
+        place
+        | {"cat": "user_annotation", "name": f"ProfilerStep#{at}", "ts": 1000 * at, "dur": 1000}
+        for at in range(3)
+    ]
+    events += [
+        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1000 * at, "dur": 300 * (1 + device)}
+        | {"pid": device, "tid": 7, "args": {"device": device, "stream": 7}}
+        for at in range(3)
+        for device in range(2)
+    ]
+    header = {"distributedInfo": {"rank": 0, "world_size": 1}}
+    (tmp_path / "one").mkdir()
+    trace = tmp_path / "one" / "rank0.json"
+    trace.write_text(json.dumps(header | {"traceEvents": events}))
+    text = str(page_of(RunStore(tmp_path), "/run/one/overview", ""))
+    shown = text[text.index("Devices of one rank") :]
+    assert shown.index("60.0 %") < shown.index("30.0 %")

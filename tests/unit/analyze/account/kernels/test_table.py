@@ -242,3 +242,23 @@ def test_a_capture_without_kernels_is_not_searched_rank_by_rank(monkeypatch):
     )
     kernels_to_json(trace)
     assert set(looks) <= {0}
+
+
+def test_shares_of_a_rank_with_several_devices_are_of_all_of_them():
+    """Fails when two devices that work at the same time are busy for more than all of their time."""
+    step = {"name_id": FORWARD, "step": 0, "start_ns": 0, "dur_ns": 1000}
+    trace = trace_of(
+        name=names(),
+        step=[step],
+        kernel=[
+            event(GEMM, 0, 600, step=0, category="compute", device=0),
+            event(MM, 0, 900, step=0, category="compute", device=1),
+            event(MM, 100, 200, step=0, category="sync", device=1),
+        ],
+    )
+    report = kernel_report(trace)
+    by_name = report.kernels.set_index("name")
+    assert by_name["busy_frac"].to_dict() == {"gemm": 0.4, "aten::mm": 0.6}
+    assert by_name["step_frac"].to_dict() == {"gemm": 0.3, "aten::mm": 0.45}
+    row = report.ranks.iloc[0]
+    assert (row["busy_ns"], row["devices"], row["device_busy_ns"]) == (900, 2, 1500)
