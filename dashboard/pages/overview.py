@@ -181,8 +181,8 @@ def _devices(run: LoadedRun) -> list[Component]:
     uses = run.diagnosis.devices
     if not uses:
         return []
-    shares = ("busy_frac", "compute_frac", "communication_frac", "other_frac")
-    shares += ("beside_frac", "idle_frac")
+    shares = ["busy_frac", "compute_frac", "communication_frac", "other_frac"]
+    shares += ["beside_frac", "idle_frac"]
     rows = [
         [str(use.rank), str(use.device), *(units.percent(getattr(use, name)) for name in shares)]
         for use in uses[:_MOST_DEVICES]
