@@ -15,6 +15,7 @@ from meshscope.probe.schema.errors import TraceFormatError
 from ..wording.message import Message, message
 from .detect import WHAT_WE_READ, why_unknown
 from .files import InputFile
+from .formats import LIST_OF_TRACES
 
 _LOOKED_INTO = 16
 """Files of an unknown format that are looked into to say what they are."""
@@ -176,6 +177,10 @@ _SIGNS = (
         Foreign(message("foreign.execution_trace"), message("convert.host_profile")),
         name=_name(r"\.et$"),
         head=re.compile(rb'\A(?=[\s\S]*"nodes"\s*:\s*\[)\s*\{[\s\S]*"schema"\s*:\s*"'),
+    ),
+    _Sign(
+        Foreign(message("foreign.list_of_traces"), message("convert.list_of_traces")),
+        head=LIST_OF_TRACES,
     ),
     _Sign(
         Foreign(message("foreign.event_lines"), message("convert.event_lines")),

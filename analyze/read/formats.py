@@ -57,6 +57,9 @@ class Inputs(NamedTuple):
     reading: Reading | None
 
 
+_EVENT = re.compile(rb'"ph"\s*:\s*"[XBE]"')
+LIST_OF_TRACES = re.compile(rb'\s*\[\s*\{(?:(?!"ph"\s*:)[\s\S])*?"traceEvents"\s*:\s*\[')
+"""How a list begins of which each item is a whole trace."""
 Mark = Callable[[InputFile, bytes], bool]
 """Tells whether a file with this head has the format; the container is known already."""
 
@@ -69,6 +72,10 @@ def _keys(*patterns: bytes) -> Mark:
 
 def _begins(pattern: re.Pattern[bytes]) -> Mark:
     return lambda _, head: pattern.match(head) is not None
+
+
+def _is_event_list(_: InputFile, head: bytes) -> bool:
+    return _EVENT.search(head) is not None and LIST_OF_TRACES.match(head) is None
 
 
 def _is_ndtimeline(file: InputFile, _: bytes) -> bool:
@@ -219,7 +226,7 @@ FORMATS = (
             Container.OBJECT: _keys(
                 rb'"(?:traceEvents|schemaVersion|distributedInfo|deviceProperties|baseTimeNanoseconds)"\s*:'
             ),
-            Container.LIST: _keys(rb'"ph"\s*:\s*"[XBE]"'),
+            Container.LIST: _is_event_list,
         },
     ),
     Format(

@@ -80,6 +80,18 @@ def category_of(event: AnyEvent) -> str:
     return f"{ASCEND}memcpy" if re.search(r"MEMCPY|DMA", task) else f"{ASCEND}kernel"
 
 
+def one_of(listed: str) -> str:
+    """Return the one that says most of several categories with commas between, as the trace format allows.
+
+    >>> one_of("toplevel,Kernel"), one_of("a,b"), one_of("cpu_op")
+    ('Kernel', 'a', 'cpu_op')
+    """
+    names = [name.strip() for name in listed.split(",")]
+    known = [name for name in names if name.lower() in USED]
+    # Whatever is traced of Python has that category, too.
+    return min(known, key=lambda name: name.lower() == PYTHON, default=names[0])
+
+
 class UnknownCategories:
     """Counts the events of categories that are not known."""
 

@@ -37,6 +37,7 @@ from .categories import (
     UnknownCategories,
     category_of,
     long_python,
+    one_of,
 )
 from .event_columns import (
     CATEGORIES,
@@ -131,6 +132,10 @@ class RoleCollector:
         codes = _Codes()
         kinds = [(event.cat or category_of(event)) if event.ph == "X" else "" for event in events]
         code = np.fromiter(map(codes.__getitem__, kinds), np.int64, len(events))
+        if listed := {name: one_of(name) for name in codes if "," in name}:
+            codes = _Codes()
+            plain = (listed.get(kind, kind) for kind in kinds)
+            code = np.fromiter(map(codes.__getitem__, plain), np.int64, len(events))
         used = [category for category in codes if category.lower() not in UNUSED]
         parts = [np.flatnonzero(code == codes[category]) for category in used]
         for at, category in enumerate(used):

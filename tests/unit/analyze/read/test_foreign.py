@@ -92,6 +92,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 278935599
         ("hta.csv", b"rank,idle_time(us),compute_time(us)\n", "an analysis", "made from"),
         ("nemo.log", b"iteration 5/9 | train_step_timing in s: 1.2", "log of training", "run"),
         ("titan.log", b"[titan] step: 10  loss: 7.01  tps: 1,000", "log of training", "run"),
+        ("all.json", b'[{"traceEvents": [{"ph": "X"}]}]', "list of whole traces", "jq -c"),
         ("trace.json", b'{"message": "Not Found"}', "error message", "file itself"),
         (
             "trace.json",

@@ -176,3 +176,16 @@ def test_a_trace_of_another_tool_is_not_recorded_again(tmp_path):
     path.write_text(json.dumps({"traceEvents": rows}))
     with pytest.raises(TraceFormatError, match="for JAX, record with nsys"):
         import_trace(path)
+
+
+@pytest.mark.parametrize("listed", ["{},toplevel", "toplevel, {}", "python_function,{}"])
+def test_an_event_of_several_categories_counts_by_the_one_that_says_most(tmp_path, listed):
+    """Fails when kernels with a second category are of unknown kind, or their steps and launches are lost."""
+    events = [step(1, 0, 1_000), step(2, 1_000, 1_000)]
+    events += launched("gemm", 10, 20, 300, 1) + launched("gemm", 1_010, 1_020, 300, 2)
+    alone = import_trace(write(tmp_path / "rank0.json", events))
+    both = [event | {"cat": listed.format(event["cat"])} for event in events]
+    (tmp_path / "both").mkdir()
+    found = import_trace(write(tmp_path / "both" / "rank0.json", both))
+    for name in ("step", "kernel", "runtime_call"):
+        assert found.frame(name).equals(alone.frame(name)), name
