@@ -16,11 +16,11 @@ import numpy as np
 
 from meshscope.probe.schema.manifest import DIRECTORY_MODE
 
-from ..read.source_files import tables_version
 from ..scale.blocks import Blocks
 from ..scale.executors import Executor
 from ..scale.store import Summaries
 from ..tables.part import StepRange
+from ..tables.source_code import ANALYSING, code_version
 from .window import FOLDER, Part, Window, WindowAccount, account_of
 
 WINDOW_ROWS = 2_000_000
@@ -147,7 +147,7 @@ def account_of_every_step(
     """
     folder = made.folder / FOLDER
     folder.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-    source = " ".join([str(tables_version()), *sorted(one.name for one in made.segments)])
+    source = " ".join([code_version(ANALYSING), *sorted(one.name for one in made.segments)])
     tasks = [
         Window(
             run=made.run.resolve(),

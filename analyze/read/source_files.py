@@ -22,10 +22,8 @@ from meshscope.probe.schema.errors import RunDirectoryError, TraceFormatError
 from meshscope.probe.schema.manifest import read_json, write_json
 from meshscope.probe.schema.tables import TABLES
 
+from ..tables.source_code import DERIVING, RECORDED, code_version
 from .input_paths import find_files
-
-_READERS_VERSION = 14
-"""Raised when the readers give other rows for the same files."""
 
 INDEX_FOLDER = ".sources"
 _BLOCK_BYTES = 1 << 20
@@ -45,7 +43,7 @@ def source_files(paths: Sequence[Path]) -> list[Path]:
 @cache
 def tables_version() -> str:
     """Return what is part of every key of kept tables: they are stale once readers or declarations are others."""
-    return f"{_READERS_VERSION}-{declared_columns(TABLES):08x}"
+    return f"{code_version((*DERIVING, *RECORDED))}-{declared_columns(TABLES):08x}"
 
 
 def declared_columns(tables: Mapping[str, TableSpec]) -> int:

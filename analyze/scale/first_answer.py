@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from meshscope import __version__
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.manifest import FILE_MODE, read_json, write_json
 
 from ..explain.slow_ranks import RankVerdict
 from ..explain.slow_ranks.verdict import Evidence, Persistence
 from ..tables.parquet_file import to_read, to_write
+from ..tables.source_code import ANALYSING, code_version
 from ..tables.table_folder import drafted
 from ..wording.limits import keep_limits, kept_limits
 from .blocks import COUNTED_COLUMNS, Blocks, Counting
@@ -107,7 +107,7 @@ def _key(summaries: Summaries) -> str:
     """Return the hash of everything that the outlook follows from."""
     layout, *others = summaries.outline
     made_from = {
-        "version": [OUTLOOK_VERSION, __version__],
+        "version": [OUTLOOK_VERSION, code_version(ANALYSING)],
         "run": summaries.run.resolve().name,
         "outline": [None if layout is None else layout.to_json(), *others],
         "segments": [

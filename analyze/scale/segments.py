@@ -31,9 +31,9 @@ from meshscope.probe.schema.rundir import require_run
 from ..align.topology.kept import FILE_NAME as TOPOLOGY_NAME
 from ..load.ingested import counted_rows, is_ingested, rows_by_rank, steps_of_ranks
 from ..load.load import load_trace
-from ..read.source_files import tables_version
 from ..tables.parquet_file import to_read, to_write
 from ..tables.segment_files import read_list
+from ..tables.source_code import DERIVING, RECORDED, code_version
 from ..tables.table_folder import FOLDER as TABLES_FOLDER
 from ..tables.table_folder import drafted
 from ..tables.unused_memory import release_unused
@@ -46,6 +46,14 @@ SUMMARY_VERSION = 1
 """Rises with every change of what a row says, so that older files are made anew."""
 SEGMENT_RANKS = 32
 """Ranks of one file. It does not follow the number of workers: files would differ between them."""
+_CODE = (
+    *DERIVING,
+    *RECORDED,
+    "analyze/account/ledger",
+    "analyze/explain/slow_ranks",
+    "analyze/scale",
+)
+"""What rows are made by: those of other code are made anew."""
 _ALL_ROWS = 1 << 62
 _REPEATED = ["wall_s", *(one.name for one in SCHEMA if pa.types.is_integer(one.type))]
 """Columns in which values repeat."""
@@ -285,7 +293,8 @@ def step_bounds(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
 
 def _key(segment: Segment, portions: _Portions) -> str:
     """Return the hash of everything that a segment is made from."""
-    key = hashlib.sha256(f"summary {SUMMARY_VERSION} {tables_version()} {segment.ranks}".encode())
+    code = code_version(_CODE)
+    key = hashlib.sha256(f"summary {SUMMARY_VERSION} {code} {segment.ranks}".encode())
     files = [segment.run / MANIFEST_NAME, segment.run / TOPOLOGY_NAME]
     # The manifest of a run that was ingested holds the hash of its source.
     if is_ingested(segment.run):

@@ -20,19 +20,18 @@ import shutil
 import stat
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-import meshscope
 from meshscope.analyze import Diagnosis
 from meshscope.analyze.load.ingested import is_ingested
 from meshscope.analyze.load.kept_tables import is_closed
 from meshscope.analyze.load.load import most_rows
 from meshscope.analyze.load.stores import cache_folder
 from meshscope.analyze.output.kept_diagnosis import NotKeptError, read_diagnosis, write_diagnosis
+from meshscope.analyze.tables.source_code import code_version
 from meshscope.analyze.tables.table_folder import DRAFT, close_to_others, drafted
 from meshscope.probe.schema.errors import MeshscopeError
 from meshscope.probe.schema.manifest import create_directory, create_file, read_json, write_json
@@ -130,7 +129,7 @@ class KeptAnalyses:
             _LOG.warning("the analysis of %s is not kept: %s", path, error)
             return None
         facts = {
-            "code": code_version(),
+            "code": _version(),
             "name": path.name,
             "stamp": before.stamp if before.is_settled else None,
             "content": content,
@@ -224,7 +223,7 @@ def _facts(folder: Path, path: Path) -> dict[str, Any]:
         MeshscopeError, LookupError: Nothing is kept, or it is damaged.
     """
     facts = read_json(folder / _FACTS)
-    if (facts["code"], facts["name"]) != (code_version(), path.name):
+    if (facts["code"], facts["name"]) != (_version(), path.name):
         raise NotKeptError("it is of another version or run")
     return facts
 
@@ -267,14 +266,6 @@ def _stamp(folder: Path, path: Path, facts: dict[str, Any], before: SourceState)
             write_json(folder / _FACTS, {**facts, "stamp": before.stamp})
 
 
-@cache
-def code_version() -> str:
-    """Return the hash of the program that analyses, and of how much of a run it reads: each change of it counts."""
-    whole = hashlib.sha256(f"{meshscope.__version__}\0{most_rows()}\0".encode())
-    root = Path(meshscope.__file__).parent
-    for part in _SOURCES:
-        for place in sorted((root / part).rglob("*")):
-            if place.suffix in (".py", ".toml"):
-                whole.update(f"{place.relative_to(root)}\0".encode())
-                whole.update(place.read_bytes())
-    return whole.hexdigest()
+def _version() -> str:
+    """Return the program that analyses, and how much of a run it reads: each change of it counts."""
+    return f"{code_version(_SOURCES)} {most_rows()}"

@@ -7,6 +7,7 @@ import pytest
 from tests.texts import texts
 
 from meshscope.analyze import load_trace
+from meshscope.analyze.load import kept_tables
 from meshscope.analyze.load.ingest import Keeping, open_run
 from meshscope.analyze.load.kept_tables import capture_key, is_closed, keep, read_kept
 from meshscope.analyze.tables.table_folder import FOLDER
@@ -87,6 +88,14 @@ def test_any_changed_file_makes_them_stale(run, file):
     content = bytearray(path.read_bytes())
     content[-2] ^= 0x01
     path.write_bytes(content)
+    assert read_kept(run) is None
+
+
+def test_other_code_makes_them_stale(run, monkeypatch):
+    """Fails when a run shows after an upgrade what the old code made of it."""
+    keep(load_trace(run))
+    assert read_kept(run) is not None
+    monkeypatch.setattr(kept_tables, "tables_version", lambda: "other code")
     assert read_kept(run) is None
 
 
