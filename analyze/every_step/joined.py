@@ -77,6 +77,8 @@ class EveryStep(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Joined, ...]
     mfu: float | None
     """None where some window does not know it."""
+    mfu_unknown: Mapping[str, Any] | None
+    """Why it is not known, in the first window that says so."""
     limits: tuple[Mapping[str, Any], ...]
     """Of any window, each once."""
 
@@ -194,6 +196,7 @@ def joined(run: Path, ranks: int, windows: Sequence[WindowAccount]) -> EveryStep
         causes=_joined([(one, one.causes) for one in windows], weight),
         findings=_joined([(one, one.findings) for one in windows], weight),
         mfu=float(np.average(uses, weights=times)) if is_used else None,
+        mfu_unknown=next((one.mfu_unknown for one in known if one.mfu_unknown), None),
         limits=_each_once(said for one in windows for said in one.limits),
     )
 

@@ -68,6 +68,8 @@ class WindowAccount(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Part, ...] = ()
     findings: tuple[Part, ...] = ()
     mfu: float | None = None
+    mfu_unknown: dict[str, Any] | None = None
+    """Why it is not known."""
     limits: tuple[dict[str, Any], ...] = ()
     unknown_causes: tuple[dict[str, Any], ...] = ()
     """Why no causes are known; empty where they are."""
@@ -155,7 +157,8 @@ def _summed(found: Diagnosis, steps: StepRange) -> WindowAccount:
         causes=tuple(_cause(one, length) for one in found.causes),
         findings=tuple(_finding(one, length) for one in found.findings),
         mfu=found.utilization.mfu,
-        limits=_as_json(found.limits),
+        mfu_unknown=message_to_json(found.utilization.unknown_because),
+        limits=_as_json(one for one in found.limits if one not in found.unknown_causes),
         unknown_causes=_as_json(found.unknown_causes),
     )
 

@@ -19,6 +19,9 @@ def every_step_to_json(found: EveryStep) -> dict[str, Any]:
         "step_count": found.steps,
         "step_time_ns": found.step_ns,
         "mfu": found.mfu,
+        "mfu_unknown_because": None
+        if found.mfu_unknown is None
+        else str(message_from_json(found.mfu_unknown)),
         "classes": {one.kind: one.cost_ns for one in found.classes},
         "causes": [_joined(one, found.step_ns) for one in found.causes],
         "findings": [_joined(one, found.step_ns) for one in found.findings],

@@ -43,6 +43,8 @@ def _header(found: EveryStep) -> Iterator[Message]:
     )
     if found.mfu is not None:
         yield message("every_step.mfu", mfu=found.mfu)
+    elif found.mfu_unknown is not None:
+        yield message("report.mfu_unknown", reason=message_from_json(found.mfu_unknown))
 
 
 def _classes(found: EveryStep) -> Table:

@@ -48,6 +48,7 @@ def test_people_read_what_it_cost_over_all_steps_and_where_it_was(run):
     assert places == sorted(places)
     assert re.search(r"straggler rank: rank 5 +[\d.]+ % +[\d.]+ % +steps 6-11", text)
     assert "Only steps" not in text
+    assert "MFU unknown: the capture lacks" in text
     assert re.search(r"Next: meshscope diagnose \S+ --steps \d+:11", text)
 
 
