@@ -135,13 +135,14 @@ def _ndtimeline(inputs: Inputs) -> Trace:
 
 def _kineto(inputs: Inputs) -> Trace:
     """Read Kineto traces: those of several ranks in one file apart, and halves of events joined."""
+    from .kineto.ascend import with_ascend_launches
     from .kineto.chrome_pairs import complete_pairs
     from .kineto.importer import import_kineto
     from .kineto.merged import split_merged
     from .kineto.unitrace import with_launches
 
     paired, alone = complete_pairs(inputs.files, inputs.scratch)
-    launched = with_launches(paired, inputs.scratch)
+    launched = with_ascend_launches(with_launches(paired, inputs.scratch), inputs.scratch)
     parts, merged = split_merged(launched, inputs.scratch)
     limits = [*inputs.limits, *alone, *merged]
     return import_kineto(inputs.path, parts, limits=limits, reading=inputs.reading)

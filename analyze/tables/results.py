@@ -212,6 +212,8 @@ class DeviceUse:
     """Idle while another device of the rank works."""
     idle_frac: float
     """Idle while all devices of the rank are."""
+    idle_causes_frac: dict[str, float] | None = None
+    """Both by cause, as found from the launches of this device; None where none is known."""
 
     @property
     def busy_frac(self) -> float:

@@ -37,6 +37,7 @@ def layout(run: LoadedRun, state: ViewState) -> list[Component]:
             _host_waits(result["host_waits"]),
             _kernels(result),
             _places(result["places"]),
+            *_devices(result["devices"]),
             _ranks(result["ranks"], state.rank),
         ]
     else:
@@ -179,6 +180,37 @@ def _ranks(ranks: Mapping[str, Row], selected: int | None) -> Component:
     if len(order) > _MOST_RANKS:
         note += f" {_MOST_RANKS} of {len(order)} ranks; the JSON has all."
     return card("Devices", [table(columns, rows)], note=note)
+
+
+_OF_DEVICE = (
+    "span",
+    "computation",
+    "exposed_communication",
+    "exposed_memcpy",
+    "exposed_unknown",
+    "idle",
+)
+
+
+def _devices(devices: Sequence[Row]) -> list[Component]:
+    """Return the devices of the ranks that compute on several, each by itself; nothing where none does."""
+    if not devices:
+        return []
+    rows = [
+        [
+            f"rank {row['rank']}, device {row['device']}",
+            *(units.duration(row[f"{name}_ns"]) for name in _OF_DEVICE),
+            units.percent(row["idle_ns"] / row["span_ns"]),
+        ]
+        for row in devices[:_MOST_RANKS]
+    ]
+    columns = ["Device", "Span", "Compute", "Communication alone", "Copies alone", "Unknown alone"]
+    columns += ["Idle", "Of span"]
+    more = len(devices) - len(rows)
+    note = (
+        f"Each by itself, over the span of its rank.{f' {more} more are left out.' if more else ''}"
+    )
+    return [card("Each device of one rank", [table(columns, rows)], note=note)]
 
 
 def _place(row: Row) -> str:

@@ -20,12 +20,13 @@ from ...tables.results import DeviceUse
 from ...tables.trace import Trace
 from ..mfu.devices import computing_devices, has_several_devices
 from .coverage import common_kernel_steps
+from .idle import idle_causes
 
 _COMPUTE = KernelCategory.COMPUTE.value
 _COMMUNICATION = KernelCategory.COMMUNICATION.value
 _UNKNOWN = KernelCategory.UNKNOWN.value
 _SYNC = KernelCategory.SYNC.value
-_USED = ["device", "category", "start_ns", "dur_ns", "op_id"]
+_USED = ["device", "category", "start_ns", "dur_ns", "op_id", "launch_ns", "correlation"]
 
 
 def use_by_device(trace: Trace, windows: StepWindows) -> tuple[DeviceUse, ...]:
@@ -37,12 +38,13 @@ def use_by_device(trace: Trace, windows: StepWindows) -> tuple[DeviceUse, ...]:
     for rank in windows.ranks.tolist():
         if has_several_devices(trace, rank):
             whole = union(windows.intervals_of(rank, common))
-            found += _of_rank(trace.rank_frame("kernel", rank, _USED), int(rank), whole)
+            found += _of_rank(trace, int(rank), whole)
     return tuple(found)
 
 
-def _of_rank(kernel: pd.DataFrame, rank: int, whole: IntArray) -> list[DeviceUse]:
+def _of_rank(trace: Trace, rank: int, whole: IntArray) -> list[DeviceUse]:
     """Return the devices of one rank in a merged set of times."""
+    kernel = trace.rank_frame("kernel", rank, _USED)
     work = kernel[kernel["category"] != _SYNC]
     devices = computing_devices(work)
     whole_ns = total_length(whole)
@@ -57,6 +59,7 @@ def _of_rank(kernel: pd.DataFrame, rank: int, whole: IntArray) -> list[DeviceUse
     uses = []
     for device in devices:
         own = work[work["device"] == device]
+        causes = idle_causes(trace, rank, own, whole)
         # What an operator launched is taken for compute, as in the breakdown of device time.
         of_operator = (own["category"] == _UNKNOWN) & (own["op_id"] >= 0)
         is_compute = (own["category"] == _COMPUTE) | of_operator
@@ -70,6 +73,9 @@ def _of_rank(kernel: pd.DataFrame, rank: int, whole: IntArray) -> list[DeviceUse
             other_frac=busy - both,
             beside_frac=any_busy - busy,
             idle_frac=1.0 - any_busy,
+            idle_causes_frac=None
+            if causes is None
+            else {cause: ns / whole_ns for cause, ns in causes.total_ns.items()},
         )
         uses.append(use)
     return sorted(uses, key=lambda use: -use.busy_frac)

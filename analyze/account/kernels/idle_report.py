@@ -26,11 +26,13 @@ from .idle import (
     SYNCHRONISE,
     IdleCauses,
     device_work,
-    idle_causes,
 )
 from .lost_work import lost_launches, time_of_lost_work
+from .work_by_device import causes_by_device, mean_causes, work_by_device
 
-_COLUMNS = ["step", "category", "stream", "start_ns", "dur_ns", "launch_ns", "correlation", "op_id"]
+_COLUMNS = [
+    "step", "device", "category", "stream", "start_ns", "dur_ns", "launch_ns", "correlation", "op_id"
+]  # fmt: skip
 _SHOWN = 3
 """Calls that are named for each cause."""
 _OVERHEAD = (
@@ -162,12 +164,16 @@ def _of_rank(
     start = known["start_ns"].to_numpy(np.int64)
     unknown = subtract(window, pair(start, start + known["dur_ns"].to_numpy(np.int64)))
     begin = work["start_ns"].to_numpy(np.int64)
-    gaps = subtract(window, union(pair(begin, begin + work["dur_ns"].to_numpy(np.int64))))
+    busy = union(pair(begin, begin + work["dur_ns"].to_numpy(np.int64)))
+    gaps = subtract(window, busy)
     launches = lost_launches(trace, rank, work)
     lost = intersect(unknown, time_of_lost_work(gaps, work, launches))
-    causes = idle_causes(trace, rank, work, subtract(unknown, lost))
-    if causes is None:
+    works = work_by_device(trace, rank, work)
+    known_of = causes_by_device(trace, rank, works, subtract(subtract(unknown, lost), busy))
+    if not known_of:
         return None
+    causes = mean_causes(list(known_of.values()))
+    waiting = max(known_of, key=lambda device: _longest(known_of[device].waits))
     known_launch = work[work["launch_ns"].notna()]
     early = early_ns((known_launch["start_ns"] - known_launch["launch_ns"]).to_numpy(np.int64))
     blockers = causes.blockers.reset_index(drop=True)
@@ -178,7 +184,7 @@ def _of_rank(
         causes,
         int((window[:, 1] - window[:, 0]).sum()),
         blockers.assign(operator=np.where(is_named, operator, ""), rank=rank),
-        _device_wait(trace, rank, work, causes.waits),
+        _device_wait(trace, rank, works[waiting], known_of[waiting].waits),
         _nothing(trace, rank, causes, np.sort(steps[:, 0])),
         Lost(len(launches), total_length(lost)),
         early,

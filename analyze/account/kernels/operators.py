@@ -13,13 +13,15 @@ import pandas as pd
 
 from ...align.steps.windows import StepWindows
 from ...formulas.operator_flops import element_type, multiplies
+from ...tables.arrays import IntArray
+from ...tables.intervals import covered_lengths
 from ...tables.trace import Trace, ranks_to_look_at
 from ...wording.limits import Limit
 from ...wording.message import message
 from ..mfu.utilization import device_peak
 
 _KEY = ["operator", "shapes"]
-_SUMS = ["calls", "kernels", "total_ns", "flops", "counted_ns"]
+_SUMS = ["calls", "kernels", "total_ns", "covered_ns", "flops", "counted_ns"]
 _OF_PEAK = ("bf16", "f16")
 """Element types that the peaks of data sheets hold for."""
 
@@ -29,7 +31,8 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     operators: pd.DataFrame
     """One row an operator, and shapes if it multiplies matrices; longest first: operator (empty
-    where none is known), shapes, calls, kernels, total_ns (of the kernels together), flops, flops_per_s,
+    where none is known), shapes, calls, kernels, total_ns (of the kernels together), covered_ns (how long any of them ran, on each
+    device), flops, flops_per_s,
     peak_frac, over_peak_ns (beyond what the arithmetic takes at peak); NaN is not known."""
     peak_flops: float | None
     peak_source: str
@@ -58,7 +61,7 @@ def operator_report(trace: Trace) -> OperatorReport:
 
 
 def operator_sums(trace: Trace, windows: StepWindows | None = None) -> pd.DataFrame:
-    """Return operator, shapes, calls, kernels, total_ns, flops and counted_ns of all ranks.
+    """Return operator, shapes, calls, kernels, total_ns, covered_ns, flops and counted_ns of all ranks.
 
     ``counted_ns`` is the part of the total whose arithmetic is in ``flops``.
 
@@ -72,7 +75,7 @@ def operator_sums(trace: Trace, windows: StepWindows | None = None) -> pd.DataFr
 
 def _of_rank(trace: Trace, rank: int, windows: StepWindows | None) -> pd.DataFrame:
     kernel = trace.rank_frame(
-        "kernel", rank, ["rank", "step", "category", "start_ns", "dur_ns", "op_id"]
+        "kernel", rank, ["rank", "step", "device", "category", "start_ns", "dur_ns", "op_id"]
     )
     kernel = kernel[kernel["category"] != "sync"]
     if windows is not None:
@@ -89,9 +92,21 @@ def _of_rank(trace: Trace, rank: int, windows: StepWindows | None) -> pd.DataFra
     rows["shapes"] = rows["shapes"].where(is_product.astype(bool)).fillna("").astype(str)
     rows["counted_ns"] = rows["total_ns"].where(rows["flops"].notna(), 0)
     is_call = rows["operator"] != ""
-    return rows.assign(calls=is_call.astype(np.int64), flops=rows["flops"].fillna(0.0))[
-        [*_KEY, *_SUMS]
-    ]
+    rows = rows.assign(calls=is_call.astype(np.int64), flops=rows["flops"].fillna(0.0))
+    keys = rows.groupby(_KEY)
+    of_kernel = keys.ngroup().reindex(kernel["op_id"]).to_numpy().astype(np.int64)
+    sums = keys.sum(numeric_only=True)
+    covered = _covered(kernel, of_kernel, len(sums))
+    return sums.assign(covered_ns=covered).reset_index()[[*_KEY, *_SUMS]]
+
+
+def _covered(kernel: pd.DataFrame, owner: IntArray, count: int) -> IntArray:
+    """Return how long any kernel of each owner ran, on each device, ns."""
+    device, devices = pd.factorize(kernel["device"])
+    start = kernel["start_ns"].to_numpy(np.int64)
+    end = start + kernel["dur_ns"].to_numpy(np.int64)
+    covered = covered_lengths(owner * len(devices) + device, start, end, count * len(devices))
+    return np.asarray(covered.reshape(count, len(devices)).sum(axis=1), dtype=np.int64)
 
 
 def _limits(table: pd.DataFrame, peak: float | None) -> list[Limit]:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from meshscope.probe.schema.terms import KernelCategory
 
-from ...tables.intervals import pair, total_length, union
+from ...tables.intervals import covered_lengths, pair, total_length, union
 from ...tables.trace import Trace
 from ...wording.limits import Limit
 from ...wording.message import message
@@ -36,6 +36,7 @@ _COLUMNS = [
     "op_id",
     "launch_ns",
     "device",
+    "stream",
 ]
 
 
@@ -50,7 +51,8 @@ class KernelReport:
     the rank computes on, and device_busy_ns, the sum of what each of its devices is busy."""
     kernels: pd.DataFrame
     """One row a name, category, phase, axis and stage, longest first: count, total_ns, busy_frac
-    (of the busy time of all devices), step_frac (of their steps), p50_ns, p99_ns, max_ns,
+    (of the busy time of all devices; what it does on two streams at once counts once), step_frac
+    (the same of their steps), p50_ns, p99_ns, max_ns,
     linked (how many have a launch), delay_p50_ns, delay_p99_ns (from the host's call to the
     start), ranks (how many ran it), slowest_rank, slowest_over_median (its total over the
     median of the ranks that ran it)."""
@@ -62,8 +64,8 @@ class KernelReport:
 def kernel_report(trace: Trace) -> KernelReport:
     """Sum up the device activities of all ranks, synchronisation rows left out.
 
-    Kernels that run at the same time on several streams both count, so that shares of
-    the busy time may add up to more than one.
+    Different kernels that run at the same time both count, so that shares of
+    the busy time may add up to more than one; none is more than one by itself.
     """
     if not trace.row_count("kernel") and trace.kernel_steps is None:
         return _without_kernels(trace)
@@ -79,10 +81,12 @@ def kernel_report(trace: Trace) -> KernelReport:
     if not parts:
         return _of_no_kernels(table)
     part = pd.concat(parts, ignore_index=True)
-    totals = part[part["what"] == "sum"].drop(columns=["what", "bin"])
+    totals, of_places = (
+        part[part["what"] == what].drop(columns=["what", "bin"]) for what in ("sum", "place")
+    )
     kernels = _with_shares(_kernels(totals, part), busy_ns, step_ns)
-    places = totals.groupby(PLACE, as_index=False)[["count", "total_ns"]].sum()
-    places = _with_shares(places, busy_ns, step_ns)
+    sums = ["count", "total_ns", "covered_ns"]
+    places = _with_shares(of_places.groupby(PLACE, as_index=False)[sums].sum(), busy_ns, step_ns)
     return KernelReport(
         ranks=table,
         kernels=kernels.sort_values(["total_ns", *_KEY], ascending=[False] + [True] * len(_KEY)),
@@ -155,18 +159,29 @@ def _rank_part(trace: Trace, rank: int, kernel: pd.DataFrame) -> pd.DataFrame:
     rows = kernel.join(kernel_places(trace, rank, kernel))
     linked = rows[rows["launch_ns"].notna()]
     delay_ns = (linked["start_ns"] - linked["launch_ns"]).astype(np.int64)
-    sums = rows.groupby(_KEY, as_index=False, observed=True).agg(
-        count=("dur_ns", "size"),
-        total_ns=("dur_ns", "sum"),
-        max_ns=("dur_ns", "max"),
-        linked=("launch_ns", "count"),
-    )
+    sums = {"count": ("dur_ns", "size"), "total_ns": ("dur_ns", "sum")}
+    sums |= {"max_ns": ("dur_ns", "max"), "linked": ("launch_ns", "count")}
     parts = [
-        sums.assign(what="sum"),
+        _covered(rows, _KEY, sums).assign(what="sum"),
+        _covered(rows, PLACE, sums).assign(what="place"),
         _histogram(rows, rows["dur_ns"]).assign(what="duration"),
         _histogram(linked, delay_ns).assign(what="delay"),
     ]
     return pd.concat(parts, ignore_index=True).assign(rank=rank)
+
+
+def _covered(rows: pd.DataFrame, key: list[str], sums: dict[str, tuple[str, str]]) -> pd.DataFrame:
+    """Return sums by key, and in ``covered_ns`` how long any of its work ran, on each device."""
+    grouped = rows.groupby(key, observed=True)
+    found = grouped.agg(**sums).reset_index()
+    if rows["stream"].nunique() < 2 and rows["device"].nunique() < 2:
+        return found.assign(covered_ns=found["total_ns"])
+    device, devices = pd.factorize(rows["device"])
+    owner = grouped.ngroup().to_numpy(np.int64) * len(devices) + device
+    start = rows["start_ns"].to_numpy(np.int64)
+    end = start + rows["dur_ns"].to_numpy(np.int64)
+    covered = covered_lengths(owner, start, end, len(found) * len(devices))
+    return found.assign(covered_ns=covered.reshape(-1, len(devices)).sum(axis=1))
 
 
 def _histogram(rows: pd.DataFrame, values_ns: pd.Series[int]) -> pd.DataFrame:
@@ -182,6 +197,7 @@ def _kernels(totals: pd.DataFrame, part: pd.DataFrame) -> pd.DataFrame:
     over_ranks = totals.groupby(_KEY).agg(
         count=("count", "sum"),
         total_ns=("total_ns", "sum"),
+        covered_ns=("covered_ns", "sum"),
         max_ns=("max_ns", "max"),
         linked=("linked", "sum"),
         ranks=("rank", "nunique"),
@@ -219,10 +235,11 @@ def _percentile(histogram: pd.DataFrame, share: float) -> pd.Series[float]:
 
 
 def _with_shares(table: pd.DataFrame, busy_ns: float, step_ns: float) -> pd.DataFrame:
-    """Return a table with its totals as shares of the busy time and of the steps of all devices."""
-    return table.assign(
-        busy_frac=table["total_ns"] / (busy_ns if busy_ns > 0 else np.nan),
-        step_frac=table["total_ns"] / (step_ns if step_ns > 0 else np.nan),
+    """Return a table with what it covers as shares of the busy time and of the steps of all devices."""
+    covered = table["covered_ns"]
+    return table.drop(columns="covered_ns").assign(
+        busy_frac=covered / (busy_ns if busy_ns > 0 else np.nan),
+        step_frac=covered / (step_ns if step_ns > 0 else np.nan),
     )
 
 

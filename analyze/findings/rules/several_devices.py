@@ -9,8 +9,8 @@ import numpy as np
 from meshscope.probe.schema.terms import FindingKind, Severity
 
 from ...explain.run_account import Account
-from ...tables.results import Finding
-from ...wording.message import message
+from ...tables.results import DeviceUse, Finding
+from ...wording.message import Message, message
 from .grading import MIN_COST
 
 UNEVEN = 0.1
@@ -59,6 +59,20 @@ def several_devices(account: Account) -> Iterator[Finding]:
                     )
                     for one in own[:_SHOWN]
                 ),
+                *(said for one in own[:_SHOWN] if (said := _why_idle(one)) is not None),
             ),
             remedy=message("several_devices.remedy"),
         )
+
+
+def _why_idle(use: DeviceUse) -> Message | None:
+    """Return why a device idled, beside others or with them, the largest cause first; None if unknown."""
+    known = sorted((use.idle_causes_frac or {}).items(), key=lambda pair: -pair[1])
+    causes = [
+        message("idle.small_cause", cause=cause, share=share)
+        for cause, share in known
+        if share >= MIN_COST
+    ]
+    if not causes:
+        return None
+    return message("several_devices.why_idle", device=use.device, causes=causes)

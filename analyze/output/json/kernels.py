@@ -77,9 +77,9 @@ def _kernels(frame: pd.DataFrame, top: int) -> list[dict[str, Any]]:
 
 def _operators(frame: pd.DataFrame, ranks: pd.DataFrame) -> list[dict[str, Any]]:
     """Return operators with their share of the busy time of all devices."""
-    named = frame.drop(columns=["flops", "counted_ns"]).astype({"operator": object})
+    named = frame.drop(columns=["flops", "counted_ns", "covered_ns"]).astype({"operator": object})
     named[["operator", "shapes"]] = named[["operator", "shapes"]].where(lambda text: text != "")
-    return _rows(named.assign(busy_frac=_share(frame["total_ns"], ranks["device_busy_ns"])))
+    return _rows(named.assign(busy_frac=_share(frame["covered_ns"], ranks["device_busy_ns"])))
 
 
 def _host_waits(frame: pd.DataFrame, ranks: pd.DataFrame) -> list[dict[str, Any]]:

@@ -146,6 +146,9 @@ def device_links(roles: RoledEvents) -> DeviceLinks:
     began = take_or(operators.start, operator, launch)
     ended = take_or(operators.end, operator, launch)
     is_open = is_linked & (began <= launch) & (launch < ended)
+    if roles.is_ascend:
+        # A queue launches for operators that have returned; there ids are those of operators.
+        is_open = is_linked & (operator >= 0)
     place = take_or(found.place, operator, np.full(len(device), -1, dtype=np.int64))
     place = np.where(is_open, place, -1)
     lost = np.flatnonzero(is_linked & ~is_open)

@@ -67,3 +67,18 @@ def test_the_answer_for_programs_is_the_same(store):
     answer = client.get("/api/v1/runs/traced/kernels.json").json
     assert answer.pop("run_id") == "traced"
     assert answer == kernels_to_json(load_trace(store.path_of("traced")))
+
+
+def test_each_device_of_a_process_has_a_row(tmp_path):
+    """Fails when the page takes the devices of one process as one and shows no other account."""
+    events = [
+        _event("gemm", "kernel", 0, 80, correlation=1, device=0, stream=7),
+        _event("gemm", "kernel", 20, 20, correlation=2, device=1, stream=7),
+    ]
+    folder = tmp_path / "runs" / "traced"
+    folder.mkdir(parents=True)
+    (folder / "rank0.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    store = RunStore(tmp_path / "runs")
+    text = json.dumps(page_of(store, "/run/traced/kernels", "?rank=0"), cls=PlotlyJSONEncoder)
+    for word in ("Each device of one rank", "rank 0, device 0", "rank 0, device 1", "75.0 %"):
+        assert word in text

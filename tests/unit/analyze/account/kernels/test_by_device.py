@@ -3,13 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from tests.kineto_files import kernel, launched, step, write
+from tests.kineto_files import call, kernel, launched, step, write
 
 from meshscope.analyze import diagnose, load_trace
 from meshscope.analyze.account.kernels.breakdown import breakdown_by_device
 from meshscope.analyze.account.kernels.by_device import use_by_device
+from meshscope.analyze.account.kernels.table import kernel_report
 from meshscope.analyze.account.mfu.devices import devices_per_rank
 from meshscope.analyze.align.steps.windows import step_windows
+from meshscope.analyze.output.json.kernels import kernels_to_json
 from meshscope.analyze.output.text.diagnosis import to_text
 
 LENGTH = 10_000
@@ -131,3 +133,51 @@ def test_a_device_that_is_only_touched_has_no_peak_here(tmp_path):
     events = [step(0, 0, LENGTH), *launched("gemm", 5, 1000, 6000, 1)]
     events.append(kernel("fill", 2000, 3, 100, device=1))
     assert devices_per_rank(load_trace(write(tmp_path / "rank0.json", events))) == 1.0
+
+
+def blocked_trace(tmp_path):
+    """Return steps of 100 ms: device 0 works 80, device 1 the ten before a call to cudaFree of 19 ms."""
+    length, events = 100_000, []
+    for number in range(3):
+        at, first = number * length, 3 * number + 1
+        events += [
+            step(number, at, length),
+            *launched("gemm", at + 4990, at + 5000, 40_000, first),
+            *launched("gemm", at + 19_990, at + 20_000, 10_000, first + 1, device=1),
+            call("cudaFree", at + 30_000, 19_000),
+            *launched("gemm", at + 49_990, at + 50_000, 40_000, first + 2),
+        ]
+    return load_trace(write(tmp_path / "rank0.json", events))
+
+
+def test_each_device_has_its_own_causes(tmp_path):
+    """Fails when why a device idles is decided by the launches and the work of another one."""
+    result = diagnose(blocked_trace(tmp_path))
+    first, second = (one.idle_causes_frac for one in result.devices)
+    assert first["allocator"] == pytest.approx(0.04)
+    assert second["allocator"] == pytest.approx(0.19)
+    assert sum(first.values()) == pytest.approx(0.2)
+    assert sum(second.values()) == pytest.approx(0.9)
+    (found,) = [one for one in result.findings if one.kind == "device_imbalance"]
+    assert "Device 1 idle by cause: nothing launched 71.0 % and allocator 19.0 %" in [
+        str(said) for said in found.evidence
+    ]
+
+
+def test_no_share_of_several_devices_is_above_one(tmp_path):
+    """Fails when the work of all devices is a share of the time in which any of them worked."""
+    trace = blocked_trace(tmp_path)
+    report = kernel_report(trace)
+    assert report.kernels["busy_frac"].tolist() == [1.0]
+    assert report.kernels["step_frac"].tolist() == [pytest.approx(0.45)]
+    assert report.places["busy_frac"].tolist() == [1.0]
+    assert kernels_to_json(trace)["operators"][0]["busy_frac"] == 1.0
+    assert report.kernels["total_ns"].tolist() == [270_000_000]
+
+
+def test_two_streams_at_once_are_no_share_above_one(tmp_path):
+    """Fails when a kernel that runs on two streams at once is busy for longer than its device."""
+    events = [step(0, 0, 100), kernel("gemm", 0, 80), kernel("gemm", 20, 80, stream=8)]
+    report = kernel_report(load_trace(write(tmp_path / "rank0.json", events)))
+    assert report.kernels["busy_frac"].tolist() == [1.0]
+    assert report.kernels["total_ns"].tolist() == [160_000]
