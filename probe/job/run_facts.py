@@ -19,7 +19,14 @@ from ..recording.rank_manifest import boot_id
 from ..safety.notices import tell
 from ..schema.errors import ConfigError, RunDirectoryError
 from ..schema.layout import ParallelLayout
-from ..schema.manifest import JOB_KEY, MANIFEST_NAME, create_directory, newest_part, read_json
+from ..schema.manifest import (
+    JOB_KEY,
+    MANIFEST_NAME,
+    OBSERVED_KEY,
+    create_directory,
+    newest_part,
+    read_json,
+)
 from ..schema.message import message
 from ..schema.model.fields import model_fields
 from ..schema.rundir import clear_run_manifest, update_run_manifest, write_run_manifest
@@ -73,6 +80,7 @@ class RunFacts:
         self._chunks = 1
         self._of_this: dict[str, Any] = {}
         self._annotate: Callable[[str, Any], None] | None = None
+        self._observed: Mapping[str, Any] = {}
 
     @property
     def waiting(self) -> bool:
@@ -109,11 +117,13 @@ class RunFacts:
     def tell(self, annotate: Callable[[str, Any], None]) -> None:
         """Have the facts of this attempt in the manifest of rank 0 too, now and as they come.
 
-        Those of the run are of its newest attempt.
+        Those of the run are of its newest attempt. Another rank says what it observed itself.
         """
+        self._annotate = annotate
         if self._writes:
-            self._annotate = annotate
             annotate(JOB_KEY, self._of_this)
+        elif self._observed:
+            annotate(OBSERVED_KEY, self._observed)
 
     def _follow_others(self, path: Path) -> None:
         """Clear what an earlier attempt has written; go on where this process has written it."""
@@ -153,6 +163,9 @@ class RunFacts:
             if "layout" in facts:
                 self._mesh = dict(facts["layout"])
                 self._learn_mesh()
+            self._observed = facts.get("observed", self._observed)
+        if not self._writes and self._annotate is not None and "observed" in facts:
+            self._annotate(OBSERVED_KEY, self._observed)
         self._is_due = True
 
     def write_due(self) -> None:

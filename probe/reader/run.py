@@ -34,6 +34,7 @@ from .assemble import manifest_groups, rank_tables
 from .attempts import joined_attempts
 from .counters import counter_notes
 from .manifest_tables import attempt_table, recording_table
+from .observed_work import observed_of_ranks
 from .rank_parts import read_parts
 from .rank_records import ATTEMPT, LastSeen, RankRecords
 from .wanted import WANTED, Wanted
@@ -81,9 +82,10 @@ def read_run_tables(
     found = read_parts(directories, wanted)
     limits += found.limits
     ranks, attempts, of_attempts = joined_attempts(found.parts, limits)
-    manifest = {**manifest, **of_attempts}
     captured = tuple(rank.rank for rank in ranks if not rank.is_empty)
     manifests = {rank.rank: rank.manifest for rank in ranks if rank.manifest is not None}
+    manifest = {**manifest, **of_attempts}
+    manifest["observed"] = observed_of_ranks(manifest.get("observed"), manifests)
     groups = merge_groups(manifests, limits)
     axes = {group["group_id"]: Axis(group["axis"]) for group in groups}
     pieces = [rank_tables(rank, axes) for rank in ranks]

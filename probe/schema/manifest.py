@@ -46,6 +46,8 @@ MESSAGE_PLACES_KEY = "messages.places"
 element type, bytes, function, file and line."""
 JOB_KEY = "job"
 """Annotation of rank 0: the facts about the job in the attempt that its part is of."""
+OBSERVED_KEY = "observed"
+"""Annotation of every rank but 0, whose facts about the job have it: what it saw of what ran of the model."""
 DEEP_STALLS_KEY = "deep_traces.stalls"
 """Annotation of a rank: the request and ns of each of its newest deep traces whose start and end held the training
 thread up."""

@@ -142,3 +142,23 @@ def test_a_command_that_nobody_reported_is_that_of_the_process(reported):
     """Fails when a variable of somebody else ends the start of a capture."""
     environment = {} if reported is None else {"MESHSCOPE_COMMAND": reported}
     assert command_of_job(environment) == sys.argv
+
+
+@pytest.mark.parametrize("tells_first", [True, False])
+def test_each_rank_says_what_it_observed(tmp_path, facts, tells_first):
+    """Fails when what only one rank runs, such as an evaluation, is known of rank 0 alone."""
+    other, noted = RunFacts(), {}
+    other.open(tmp_path, Identity(rank=1, world_size=4))
+    if tells_first:
+        other.tell(noted.__setitem__)
+    other.learn({"layout": MESH.to_json(), "observed": {"ran_products": 1.0}})
+    other.learn({"observed": {"ran_products": 2.0}})
+    other.learn({"schedule": "gpipe"})
+    if not tells_first:
+        other.tell(noted.__setitem__)
+    assert noted == {"observed": {"ran_products": 2.0}}
+    of_first = {}
+    facts.tell(of_first.__setitem__)
+    facts.learn({"observed": {"ran_products": 3.0}})
+    facts.write_due()
+    assert of_first == {"job": {"observed": {"ran_products": 3.0}, **of_first["job"]}}
