@@ -106,9 +106,11 @@ def windows_of(
     """
     table = blocks.steps
     steps, rows = table["step"].to_numpy(), table["records"].to_numpy().astype(np.float64)
+    # Steps whose records were removed are in summaries alone.
+    wanted = rows > 0
     if within is not None:
-        wanted = (steps >= within.first) & (steps <= within.last)
-        steps, rows = steps[wanted], rows[wanted]
+        wanted &= (steps >= within.first) & (steps <= within.last)
+    steps, rows = steps[wanted], rows[wanted]
     if not len(steps):
         return ()
     before = np.cumsum(rows) - rows

@@ -7,7 +7,7 @@ results. So a call that is killed costs nothing but its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +35,9 @@ from ..tables.table_folder import FOLDER, read_folder
 from ..wording.limits import Limit
 from ..wording.message import message
 from .executors import Executor
+from .kept_rows import keep_rows
 from .segments import ranks_of_run, step_bounds
+from .store import write_summaries
 
 _BY_RANK = tuple(spec.name for spec in TABLES.values() if "rank" in spec.column_names())
 _KEPT_WHOLE = ("recording", "progress", "standing", "noted_collective")
@@ -55,14 +57,14 @@ class Compacted:
     rows: int
     """Rows that are in segments."""
     dropped_rows: int
-    kept_steps: StepRange | None
-    """Steps whose rows were kept; None where all were."""
+    kept_steps: tuple[StepRange, ...]
+    """Steps whose rows were kept; empty where all were."""
 
 
 class _Task(NamedTuple):
     folder: Path
     ranks: tuple[int, ...]
-    steps: StepRange | None
+    steps: tuple[StepRange, ...]
     generation: int
 
     def __str__(self) -> str:
@@ -79,15 +81,17 @@ def compact(
     run: Path,
     executor: Executor,
     on_done: Callable[[int], None],
-    steps: StepRange | None = None,
+    steps: Sequence[StepRange] = (),
 ) -> Compacted:
     """Put the tables of a run into segments, without the steps that are not to be kept.
+
+    Before any is removed the run is summarised, and the rows of its summaries are kept for ever.
 
     Args:
         run: A run directory made from other tools' traces, or a synthetic one.
         executor: Where the work is done, a segment of 256 ranks at a time.
         on_done: Is told how many more ranks are done.
-        steps: Steps to keep; what belongs to no step stays. All if not given.
+        steps: Steps to keep, some or several times some; what belongs to no step stays. All if not given.
 
     Raises:
         ConfigError: It is a run that the probe recorded, or it has none of the steps to keep.
@@ -103,23 +107,22 @@ def compact(
             remedy=message("advice.leave_as_it_is"),
         )
     folder = run.resolve() / FOLDER
-    if steps is not None:
-        _require_some(folder, steps)
+    kept = _held(folder, steps) if steps else ()
+    if kept:
+        _keep_summaries(run, executor)
     old = read_list(folder)
     before = _sizes(folder)
     generation = old.generation + 1 if old.tables else 0
-    tasks = [_Task(folder, part, steps, generation) for part in in_segments(ranks)]
+    tasks = [_Task(folder, part, kept, generation) for part in in_segments(ranks)]
     done = iter(tasks)
 
     def on_segments(count: int) -> None:
         on_done(sum(len(next(done).ranks) for _ in range(count)))
 
-    made = list(executor.map(_write_segments, tasks, on_segments))
-    dropped = sum(one.dropped_rows for one in made)
-    limits = (*old.limits, *_limits(steps, dropped))
-    tables = {
-        name: tuple(one.files[name] for one in made if name in one.files) for name in _BY_RANK
-    }
+    written = list(executor.map(_write_segments, tasks, on_segments))
+    dropped = sum(one.dropped_rows for one in written)
+    limits = (*old.limits, *_limits(kept, dropped))
+    tables = _tables_of(written)
     write_list(folder, SegmentList(tables=tables, limits=limits, generation=generation))
     _remove_others(folder, tables)
     after = _sizes(folder)
@@ -130,14 +133,36 @@ def compact(
         files_after=len(after),
         bytes_before=sum(before),
         bytes_after=sum(after),
-        rows=sum(file.rows for one in made for file in one.files.values()),
+        rows=sum(file.rows for one in written for file in one.files.values()),
         dropped_rows=dropped,
-        kept_steps=steps,
+        kept_steps=kept,
     )
 
 
-def _require_some(folder: Path, steps: StepRange) -> None:
-    """Refuse steps that a run has none of: all that it holds would be removed for them.
+def _tables_of(written: Sequence[_Made]) -> dict[str, tuple[SegmentFile, ...]]:
+    return {
+        name: tuple(one.files[name] for one in written if name in one.files) for name in _BY_RANK
+    }
+
+
+def _keep_summaries(run: Path, executor: Executor) -> None:
+    made = write_summaries(run, executor, lambda _: None)
+    keep_rows(run.resolve(), made.folder, [one.name for one in made.segments])
+
+
+def merged(steps: Sequence[StepRange]) -> tuple[StepRange, ...]:
+    """Return ranges of steps in their order, as one where they overlap or follow each other."""
+    found: list[StepRange] = []
+    for one in sorted(steps):
+        if found and one.first <= found[-1].last + 1:
+            found[-1] = StepRange(found[-1].first, max(found[-1].last, one.last))
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def _held(folder: Path, steps: Sequence[StepRange]) -> tuple[StepRange, ...]:
+    """Return the part of the steps that a run has; all that it holds would be removed for steps that it has none of.
 
     Raises:
         ConfigError: It has none of them, or no steps at all.
@@ -150,13 +175,16 @@ def _require_some(folder: Path, steps: StepRange) -> None:
             where="--keep-steps",
             remedy=message("advice.no_keep_steps"),
         )
-    if not any(first <= steps.last and last >= steps.first for first, last in bounds):
-        first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
+    first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
+    held = [StepRange(max(one.first, first), min(one.last, last)) for one in merged(steps)]
+    held = [one for one in held if one.first <= one.last]
+    if not held:
         raise ConfigError(
-            message("refused.none_of_steps", steps=steps.text),
+            message("refused.none_of_steps", steps=_text(steps)),
             where="--keep-steps",
             remedy=message("advice.steps_of_run", first=first, last=last),
         )
+    return tuple(held)
 
 
 def _write_segments(task: _Task) -> _Made:
@@ -194,25 +222,29 @@ class _Counts:
         self.dropped = 0
 
     def watched(
-        self, parts: Iterator[pa.Table], name: str, steps: StepRange | None
+        self, parts: Iterator[pa.Table], name: str, steps: Sequence[StepRange]
     ) -> Iterator[pa.Table]:
         """Yield the rows of the steps to keep, and of no step, and count the others."""
         for part in parts:
             kept = part
-            if steps is not None and "step" in part.column_names and name not in _KEPT_WHOLE:
+            if steps and "step" in part.column_names and name not in _KEPT_WHOLE:
                 step = pc.fill_null(part["step"], -1)
-                is_kept = pc.or_(
-                    pc.less(step, 0),
-                    pc.and_(pc.greater_equal(step, steps.first), pc.less_equal(step, steps.last)),
-                )
+                is_kept = pc.less(step, 0)
+                for one in steps:
+                    own = pc.and_(pc.greater_equal(step, one.first), pc.less_equal(step, one.last))
+                    is_kept = pc.or_(is_kept, own)
                 kept = part.filter(is_kept)
             self.dropped += part.num_rows - kept.num_rows
             yield kept
 
 
-def _limits(steps: StepRange | None, dropped: int) -> Iterator[Limit]:
-    if steps is not None and dropped:
-        yield message("missing.compacted", steps=steps.text, records=dropped)
+def _limits(steps: Sequence[StepRange], dropped: int) -> Iterator[Limit]:
+    if steps and dropped:
+        yield message("missing.compacted", steps=_text(steps), records=dropped)
+
+
+def _text(steps: Sequence[StepRange]) -> str:
+    return ", ".join(one.text for one in steps)
 
 
 def _tables_files(folder: Path) -> Iterator[Path]:

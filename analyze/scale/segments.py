@@ -38,6 +38,7 @@ from ..tables.table_folder import FOLDER as TABLES_FOLDER
 from ..tables.table_folder import drafted
 from ..tables.unused_memory import release_unused
 from ..wording.message import message
+from .kept_rows import kept_names, with_kept
 from .rank_pieces import RankPieces
 from .summary import SCHEMA, summarise
 from .worker_memory import UNPACKED_FACTOR, in_room, recorded_in_room, room_for_records
@@ -212,7 +213,7 @@ def _write(segment: Segment, place: Path, portions: _Portions) -> None:
     with drafted(place.parent, f"{place.stem}.") as folder:
         draft = folder / place.name
         rows = pa.concat_tables(_summarised(segment, portions))
-        write_rows(rows, draft)
+        write_rows(with_kept(segment.run, segment.ranks, rows), draft)
         draft.chmod(FILE_MODE)
         draft.replace(place)
         del rows
@@ -298,8 +299,9 @@ def _key(segment: Segment, portions: _Portions) -> str:
     files = [segment.run / MANIFEST_NAME, segment.run / TOPOLOGY_NAME]
     # The manifest of a run that was ingested holds the hash of its source.
     if is_ingested(segment.run):
-        for limit in read_list(segment.run / TABLES_FOLDER).limits:
-            key.update(str(limit).encode())
+        removed = [*read_list(segment.run / TABLES_FOLDER).limits, *kept_names(segment.run)]
+        for what in removed:
+            key.update(str(what).encode())
     else:
         # Ranks that are read apart may not show which steps of theirs are the same.
         if len(portions.together) > 1:

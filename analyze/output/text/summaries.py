@@ -112,8 +112,9 @@ def compacted_document(made: Compacted) -> list[Block]:
     )
     size = message("compacted.size", before=made.bytes_before, after=made.bytes_after)
     dropped = message("compacted.dropped_none")
-    if made.kept_steps is not None:
-        dropped = message("compacted.dropped", rows=made.dropped_rows, steps=made.kept_steps.text)
+    if made.kept_steps:
+        steps = [list(one) for one in made.kept_steps]
+        dropped = message("compacted.dropped", rows=made.dropped_rows, steps=steps)
     return [
         Heading(message("compacted.title", run=made.run.name)),
         Lines([written, size, dropped]),

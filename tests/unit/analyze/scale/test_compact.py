@@ -14,6 +14,7 @@ from tests.texts import texts
 from typer.testing import CliRunner
 
 from meshscope.analyze import diagnose
+from meshscope.analyze.every_step import steps_to_keep
 from meshscope.analyze.load.ingest import Keeping, ingest, open_run
 from meshscope.analyze.load.load import load_trace
 from meshscope.analyze.output.text import to_text
@@ -22,6 +23,7 @@ from meshscope.analyze.scale import segments, worker_memory
 from meshscope.analyze.scale.compact import compact
 from meshscope.analyze.scale.executors import InThisProcess, LocalProcesses
 from meshscope.analyze.scale.store import write_summaries
+from meshscope.analyze.scale.summary import COUNTED, SCHEMA
 from meshscope.analyze.synthetic import SyntheticJob, parse_fault
 from meshscope.analyze.synthetic.record import record
 from meshscope.analyze.synthetic.run_directory import write_run
@@ -173,7 +175,7 @@ def test_a_call_that_is_killed_leaves_the_run_as_it_was(small, monkeypatch):
 def test_steps_are_removed_only_when_asked_and_every_result_says_so(small):
     """Records would be gone without a word, or a part would be taken for the whole."""
     compact(small, InThisProcess(), nobody)
-    found = compact(small, InThisProcess(), nobody, StepRange(1, 2))
+    found = compact(small, InThisProcess(), nobody, [StepRange(1, 2)])
     assert found.dropped_rows > 0
     trace = load_trace(small)
     assert set(trace.frame("step")["step"]) == {1, 2}
@@ -183,15 +185,30 @@ def test_steps_are_removed_only_when_asked_and_every_result_says_so(small):
     assert len(list((small / "tables" / "span").iterdir())) == 1
 
 
-def test_summaries_are_made_anew_after_steps_were_removed(small, tmp_path):
-    """Summaries would tell of steps whose records nobody can look at any more."""
+def test_summaries_of_all_steps_stay_when_their_records_go(small, tmp_path, monkeypatch):
+    """Fails when a run that keeps its last steps forgets what the others cost, at once or after an upgrade."""
     write_summaries(small, InThisProcess(), nobody, tmp_path)
     compact(small, InThisProcess(), nobody)
     again = write_summaries(small, InThisProcess(), nobody, tmp_path)
     assert not any(one.is_new for one in again.segments)
-    compact(small, InThisProcess(), nobody, StepRange(1, 2))
-    again = write_summaries(small, InThisProcess(), nobody, tmp_path)
-    assert [(one.first_step, one.last_step) for one in again.segments] == [(1, 2)]
+    whole = again.read(SCHEMA.names).to_pandas()
+    counts = [f"{name}_rows" for name in COUNTED]
+    for steps, recorded in (([StepRange(1, 2)], {1, 2}), ([StepRange(2, 2)], {2})):
+        compact(small, InThisProcess(), nobody, steps)
+        monkeypatch.setattr(segments, "SUMMARY_VERSION", segments.SUMMARY_VERSION + 1)
+        left = write_summaries(small, InThisProcess(), nobody, tmp_path)
+        rows = left.read(SCHEMA.names).to_pandas()
+        assert rows.drop(columns=counts).equals(whole.drop(columns=counts))
+        assert set(rows.loc[rows["span_rows"] > 0, "step"]) == recorded
+
+
+def test_several_ranges_of_steps_are_kept(small):
+    """Fails when only one incident of a long run can keep its records, or ranges that touch are two."""
+    found = compact(
+        small, InThisProcess(), nobody, [StepRange(3, 99), StepRange(0, 0), StepRange(2, 2)]
+    )
+    assert found.kept_steps == (StepRange(0, 0), StepRange(2, 3))
+    assert set(load_trace(small).frame("collective")["step"]) == {0, 2, 3}
 
 
 def test_kernels_are_read_rank_by_rank_from_segments(tmp_path):
@@ -269,4 +286,26 @@ def test_the_command_tells_what_it_did(small):
     )
     assert "compacted 8 of 8 ranks" in found.stderr
     again = ["compact", str(small), "--workers", "1", "--keep-steps", "1:"]
-    assert "of steps outside 1: were removed" in CliRunner().invoke(app, again).stdout
+    assert "outside steps 1-3 were removed" in CliRunner().invoke(app, again).stdout
+
+
+def test_the_last_steps_and_those_around_findings_are_kept(tmp_path, monkeypatch):
+    """Fails when a rolling window loses the incident that it was kept for, or keeps everything."""
+    job = SyntheticJob(
+        layout=ParallelLayout(dp=4),
+        microbatches=1,
+        steps=60,
+        jitter_cv=0.005,
+        faults=(parse_fault("slow_rank:rank=3,factor=1.4,first_step=20,last_step=29"),),
+    )
+    run = write_run(job, record(make_simulation(job)), None, tmp_path)
+    monkeypatch.setattr(steps_to_keep, "AROUND", 2)
+    asked = ["compact", str(run), "--workers", "1", "--keep-last", "5", "--keep-findings"]
+    found = json.loads(CliRunner().invoke(app, [*asked, "--format", "json"]).stdout)
+    held = {step for first, last in found["kept_ranges"] for step in range(first, last + 1)}
+    assert {18, 19, 20, 21, 22, 27, 28, 29, 30, 31, 55, 56, 57, 58, 59} <= held
+    assert len(held) < 40
+    assert found["dropped_rows"] > 0
+    told = CliRunner().invoke(app, ["summarize", str(run), "--workers", "1"]).stdout
+    assert "Rank 3 is slow since step 20" in told
+    assert "60 steps (0..59)" in told
