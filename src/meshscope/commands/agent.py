@@ -39,6 +39,13 @@ def agent(  # noqa: PLR0913 - every option of the verb
         bool,
         typer.Option("--trace-on-suspicion", help="Record in depth when a rank stays slow."),
     ] = False,
+    compact: Annotated[
+        bool,
+        typer.Option(
+            "--compact",
+            help="When the job has ended, keep its tables in few files, at the lowest priority.",
+        ),
+    ] = False,
     launcher: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Sample devices, network ports and the host of this node; one agent a node and run."""
@@ -71,6 +78,10 @@ def agent(  # noqa: PLR0913 - every option of the verb
             raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if compact and run is not None:
+        from .at_rest import keep_tables
+
+        keep_tables(run)
 
 
 class _Watched(NamedTuple):
