@@ -151,19 +151,22 @@ def _drawn(matrix: RankStepMatrix, slow: int | None) -> go.Figure:
 
 
 def _deeper(run: SummarisedRun, state: ViewState) -> Component:
-    command = command_line("diagnose", run.made.run.resolve(), "--steps", _steps(run))
+    path = run.made.run.resolve()
+    commands = [
+        command_line("diagnose", path, "--steps", _steps(run)),
+        command_line("diagnose", path, "--every-step"),
+    ]
     lines = [
         "Not in summaries: causes, pipeline bubbles, and which rank each one waited for. "
-        "They need full records."
+        "They need full records. The first command accounts for ten steps, the second for all."
     ]
     full = dcc.Link(
         "Account from full records (minutes)",
         href=page_address(run.run_id, "findings", state),
         className="ms-link",
     )
-    return card(
-        "Look deeper", [html.P(lines), html.P(html.Code(command, className="ms-command")), full]
-    )
+    shown = [html.P(html.Code(command, className="ms-command")) for command in commands]
+    return card("Look deeper", [html.P(lines), *shown, full])
 
 
 def _steps(run: SummarisedRun) -> str:

@@ -67,15 +67,17 @@ def test_a_large_run_is_listed_and_opened_from_its_summaries(folder, large):
     assert exists(RunStore(runs), f"/run/{run_id}/summary")
 
 
-def test_the_command_for_more_can_be_pasted(folder, large, tmp_path, monkeypatch):
+def test_the_commands_for_more_can_be_pasted(folder, large, tmp_path, monkeypatch):
     """The reader would paste a command that finds no run from where he is."""
     runs, run_id = folder
     page = summary.layout(RunStore(runs).summarised(run_id), parse_query(""))
-    (command,) = (one.children for one in page._traverse() if isinstance(one, html.Code))
+    commands = [one.children for one in page._traverse() if isinstance(one, html.Code)]
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--format", "json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["run"]["run_id"] == run_id
+    for command, of_run in zip(commands, ("run", "summary"), strict=True):
+        done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--format", "json"])
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)[of_run]
+        assert told.get("run_id", told.get("run")) == run_id
 
 
 def test_a_small_run_is_read_whole(folder):
