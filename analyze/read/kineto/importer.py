@@ -23,6 +23,7 @@ from ..file_limits import left_out_files, missing_ranks, shared_notes
 from ..files import InputFile
 from ..reading import Reading, TemporaryFolder
 from .communication import CommunicationTables, assemble
+from .copies import without_copies
 from .counted import counted_limits
 from .cut_files import leave_out_cut_steps
 from .cycles import one_cycle
@@ -170,6 +171,7 @@ def _read_all(
             if errors
             else TraceFormatError(message("refused.holds_no_trace"), where=str(path))
         )
+    found, copies = without_copies(found)
     chosen, sentences = one_cycle(found, reading.cycle)
     kept = {one.label for one in chosen}
     for one in found:
@@ -177,7 +179,7 @@ def _read_all(
             for table in one.stored.values():
                 table.unlink(missing_ok=True)
     chosen.sort(key=lambda one: one.rank)
-    return chosen, [*left_out_files(errors), *sentences]
+    return chosen, [*left_out_files(errors), *copies, *sentences]
 
 
 def _results(
