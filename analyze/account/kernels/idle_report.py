@@ -42,6 +42,8 @@ _OVERHEAD = (
 """What profilers call their own work, and that of the driver."""
 _DOUBTFUL = 0.25
 """Share of the idle time from which on a clock that is off makes the causes unknown."""
+_WHOLE_STEP = 0.9
+"""Share of a step that an annotation must take to stand for it."""
 _LEAST_WAIT = 0.02
 """Share of the step from which on what waiting calls cost is worth a sentence."""
 
@@ -333,7 +335,8 @@ def _around(
     rows = trace.rank_frame(table, rank)
     if table == "annotation":
         text = rows["name_id"].map(names).fillna("")
-        rows = rows[(rows["device"] < 0) & ~text.str.startswith("ProfilerStep")]
+        is_step = text.str.startswith("ProfilerStep") | _marks_step(trace, rank, rows)
+        rows = rows[(rows["device"] < 0) & ~is_step]
     start = rows["start_ns"].to_numpy(np.int64)
     stop = start + rows["dur_ns"].to_numpy(np.int64)
     inside = covered_length(np.array([interval]), start, stop)
@@ -350,3 +353,10 @@ def _around(
     if table == "python_call":
         return message("idle.host_in", name=name)
     return message("idle.host_in_annotation", name=name)
+
+
+def _marks_step(trace: Trace, rank: int, notes: pd.DataFrame) -> pd.Series[bool]:
+    """Return which annotations are those that the steps begin with: each step has one, which says nothing of the host."""
+    steps = trace.rank_frame("step", rank).drop_duplicates("start_ns").set_index("start_ns")
+    length = notes["start_ns"].map(steps["dur_ns"])
+    return notes["dur_ns"] >= _WHOLE_STEP * length

@@ -187,8 +187,17 @@ def idle_devices(account: Account) -> Iterator[Finding]:
     traced = by_step[has_kernels(trace, by_step["step"], common)]
     if traced.empty:
         return
-    cost = float(traced["unattributed"].sum() / traced["step_ns"].sum())
-    if cost < MIN_NAMED or not any(_has_compute(trace, rank) for rank in trace.ranks):
+    if _idle_of(traced) < MIN_NAMED or not any(_has_compute(trace, rank) for rank in trace.ranks):
+        return
+    # Of a rank without any device event it is not known whether its device idled.
+    seen = [
+        rank
+        for rank in account.windows.ranks.tolist()
+        if trace.rank_table("kernel", rank, ["device"]).num_rows
+    ]
+    traced = traced[traced["rank"].isin(seen)]
+    cost = _idle_of(traced)
+    if cost < MIN_NAMED:
         return
     where = () if common is None else (_traced(common.tolist()),)
     report = idle_report(trace, account.windows, common, STALLS)
@@ -209,6 +218,12 @@ def idle_devices(account: Account) -> Iterator[Finding]:
             yield replace(finding, remedy=compiled)
         else:
             yield finding
+
+
+def _idle_of(by_step: pd.DataFrame) -> float:
+    """Return the share of some steps of ranks that their devices idle, 0 of none."""
+    whole = float(by_step["step_ns"].sum())
+    return float(by_step["unattributed"].sum()) / whole if whole else 0.0
 
 
 def _in_some_steps(account: Account, traced: pd.DataFrame) -> Iterator[Message]:

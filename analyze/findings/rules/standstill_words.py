@@ -221,11 +221,17 @@ def not_begun(trace: Trace, found: OpenOperation) -> Iterator[Message]:
         yield message("hang.not_begun", late=late, begun=sorted(map(int, own.loc[begun, "rank"])))
 
 
+_CLOCK_NS = 1_000
+"""Stamps of dumps are numbers of double precision in places: less is none."""
+
+
 def oldest_open(trace: Trace, graph: WaitGraph) -> Message:
     """Return when the first rank began to wait."""
     since_ns = waiting_since_ns(graph)
     # Its issue is a record too; the last one is known to some hundred ns of a wall clock only.
     before_ns = max(last_record_ns(trace) - since_ns, 0)
+    if before_ns < _CLOCK_NS:
+        return message("hang.oldest_last")
     if trace.capabilities.has_comparable_times:
         return message("hang.oldest", before_ns=before_ns)
     moment = f"{datetime.fromtimestamp(since_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"

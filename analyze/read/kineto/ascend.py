@@ -22,6 +22,7 @@ import msgspec
 
 from ..files import InputFile
 from ..scratch import Scratch
+from .categories import ASCEND_CALL
 from .rewritten import EventWriter
 from .stream import JsonEvents
 
@@ -30,7 +31,7 @@ _SIGN = re.compile(
     rb'|"Task Type"\s*:|"AscendCL@|"Node@'
 )
 _LAUNCH, _OPERATOR = "HostToDevice", "async_npu"
-_CALL, _QUEUE = "privateuse1_runtime", ("enqueue", "dequeue")
+_QUEUE = ("enqueue", "dequeue")
 _LEVELS = ("acl", "model", "node", "hccl", "runtime")
 """Layers of the library that a call can be of, in ``args``."""
 _NOTHING = msgspec.Raw(b"")
@@ -121,16 +122,16 @@ def _linked(
     for event in events:
         place = _place(event)
         if event.ph == "s" and event.cat == _LAUNCH and place not in calls:
-            event.ph, event.cat, event.name = "X", _CALL, "launch"
+            event.ph, event.cat, event.name = "X", ASCEND_CALL, "launch"
             event.dur = msgspec.Raw(b"0")
             event.args = {"correlation": launches.from_here(place)}
         elif event.ph == "s" and event.cat == _OPERATOR:
             # Work of which no launch is known was launched by its operator.
-            event.ph, event.cat, event.name = "X", _CALL, "launch"
+            event.ph, event.cat, event.name = "X", ASCEND_CALL, "launch"
             event.dur = msgspec.Raw(b"0")
             event.args = {"correlation": operators.from_here(place)}
         elif _is_call(event):
-            event.cat = _CALL
+            event.cat = ASCEND_CALL
             event.args = _with(event, correlation=launches.from_here(place))
         elif event.ph == "X" and event.cat == "cpu_op":
             number = operators.from_here(place)

@@ -55,6 +55,8 @@ UNUSED = frozenset(
 
 ASCEND = "ascend_"
 """Begins the categories that we give to device rows of the Ascend profiler."""
+ASCEND_CALL = "privateuse1_runtime"
+"""Category of calls of the Ascend profiler, of which the queue and the library have a process each."""
 _STEP, _HCCL = "ProfilerStep#", "hcom_"
 _OLD_OPERATOR = "operator"
 

@@ -17,17 +17,19 @@ from meshscope.probe.schema.terms import CaptureLevel
 
 from ...tables.processes import WorkerDied, map_in_processes, report_bytes
 from ...tables.stored_tables import STORED, StoredTable, Tables, open_stored
-from ...wording.limits import Limit
+from ...wording.limits import Limit, has_code
 from ...wording.message import message
 from ..file_limits import left_out_files, missing_ranks, shared_notes
 from ..files import InputFile
 from ..reading import Reading, TemporaryFolder
 from .communication import CommunicationTables, assemble
+from .copies import without_copies
 from .counted import counted_limits
 from .cut_files import leave_out_cut_steps
 from .cycles import one_cycle
 from .jobs import one_job
 from .lone_files import UNKNOWN_RANKS, lacks_peers
+from .mesh_names import ranks_by_places
 from .rank import Place, RankFile, read_rank_file
 
 _OF_WORKER = re.compile(r"(.+)\.\d{10,20}\.pt\.trace\.json")
@@ -59,7 +61,7 @@ def pays_processes(files: Sequence[InputFile]) -> bool:
 
 
 def read_in_processes(
-    files: Sequence[InputFile], folder: Path, reading: Reading, default_rank: int | None
+    files: Sequence[InputFile], folder: Path, reading: Reading, rank_of: Mapping[str, int]
 ) -> Iterator[RankFile | TraceFormatError]:
     """Yield what each file gave, in the order of the files.
 
@@ -69,7 +71,8 @@ def read_in_processes(
         OSError: A file cannot be read, or a table cannot be written.
     """
     tasks = [
-        _Task(file, Place(folder, f"file-{at:05d}"), default_rank) for at, file in enumerate(files)
+        _Task(file, Place(folder, f"file-{at:05d}"), rank_of.get(file.label))
+        for at, file in enumerate(files)
     ]
     results = map_in_processes(_read, tasks, workers=reading.workers, on_bytes=reading.on_bytes)
     for task, result in zip(tasks, results, strict=True):
@@ -129,6 +132,7 @@ def import_kineto(
     ranks, damaged = _read_all(path, files, folder, reading)
     ranks, foreign = one_job(ranks)
     cut = list(leave_out_cut_steps(ranks))
+    by_place = _by_place(files, ranks)
     world_size = max(ranks[-1].rank + 1, *(r.world_size or 0 for r in ranks))
     is_alone = _lacks_peers(ranks)
     communication = assemble([r.communication for r in ranks], range(world_size + is_alone))
@@ -138,7 +142,14 @@ def import_kineto(
         layout=None,
         ranks=tuple(r.rank for r in ranks),
         tables=Tables(_tables(ranks, communication), _stored(ranks, temporary)),
-        limits=(*limits, *damaged, *foreign, *cut, *_limits(ranks, world_size, is_alone=is_alone)),
+        limits=(
+            *limits,
+            *damaged,
+            *foreign,
+            *cut,
+            *by_place,
+            *_limits(ranks, world_size, is_alone=is_alone),
+        ),
         origin="kineto",
     )
 
@@ -160,6 +171,7 @@ def _read_all(
             if errors
             else TraceFormatError(message("refused.holds_no_trace"), where=str(path))
         )
+    found, copies = without_copies(found)
     chosen, sentences = one_cycle(found, reading.cycle)
     kept = {one.label for one in chosen}
     for one in found:
@@ -167,23 +179,38 @@ def _read_all(
             for table in one.stored.values():
                 table.unlink(missing_ok=True)
     chosen.sort(key=lambda one: one.rank)
-    return chosen, [*left_out_files(errors), *sentences]
+    return chosen, [*left_out_files(errors), *copies, *sentences]
 
 
 def _results(
     files: Sequence[InputFile], folder: Path, reading: Reading
 ) -> Iterator[RankFile | TraceFormatError]:
     """Yield what each file gave, in the order of the files, whoever read it."""
-    default_rank = 0 if _have_one_writer(files) else None
+    rank_of = _ranks_that_none_says(files)
     if reading.workers > 1 and pays_processes(files):
-        yield from read_in_processes(files, folder, reading, default_rank)
+        yield from read_in_processes(files, folder, reading, rank_of)
         return
     for at, file in enumerate(files):
         place = Place(folder, f"file-{at:05d}")
         try:
-            yield read_rank_file(file, place, default_rank=default_rank, on_bytes=reading.on_bytes)
+            default = rank_of.get(file.label)
+            yield read_rank_file(file, place, default_rank=default, on_bytes=reading.on_bytes)
         except TraceFormatError as error:
             yield error
+
+
+def _ranks_that_none_says(files: Sequence[InputFile]) -> dict[str, int]:
+    """Return the rank of files that say none, by label: 0 of a single writer, else by their places on a mesh."""
+    if _have_one_writer(files):
+        return dict.fromkeys((file.label for file in files), 0)
+    return ranks_by_places(files)
+
+
+def _by_place(files: Sequence[InputFile], ranks: Sequence[RankFile]) -> list[Limit]:
+    """Return that ranks follow the places in the names of files, where these say all there is."""
+    is_unsaid = any(has_code(note, "assumed.rank_by_none") for one in ranks for note in one.notes)
+    is_of_mesh = is_unsaid and not _have_one_writer(files)
+    return [message("assumed.rank_by_place")] if is_of_mesh else []
 
 
 def _have_one_writer(files: Sequence[InputFile]) -> bool:

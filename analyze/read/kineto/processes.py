@@ -1,4 +1,4 @@
-"""Which processes ran the operators of a file: a profiler records its own alone."""
+"""Which processes ran the operators of a file, or called the device: a profiler records its own alone."""
 
 from __future__ import annotations
 
@@ -12,19 +12,35 @@ _LEAST_FRAC = 0.05
 
 
 class Processes:
-    """Counts operators by the process that ran them."""
+    """Counts operators, and calls, by the process that they are of.
+
+    The two are counted apart: some profilers give calls a process of their own.
+    """
 
     def __init__(self) -> None:
-        self._count: Counter[object] = Counter()
+        self._operators: Counter[object] = Counter()
+        self._calls: Counter[object] = Counter()
 
     def add(self, rows: Sequence[EventContent]) -> None:
         """Take a batch of operators; of a process that is no number or text, nothing."""
-        try:
-            self._count.update([event.pid for event in rows])
-        except TypeError:
-            return
+        _add(self._operators, rows)
+
+    def add_calls(self, rows: Sequence[EventContent]) -> None:
+        """Take a batch of calls likewise."""
+        _add(self._calls, rows)
 
     def found(self) -> tuple[str, ...]:
-        """Return the processes that ran a good part of the operators."""
-        least = _LEAST_FRAC * self._count.total()
-        return tuple(str(process) for process, count in self._count.items() if count >= least)
+        """Return the processes that ran a good part of the operators, or of the calls if these are more."""
+        return max(_found(self._operators), _found(self._calls), key=len)
+
+
+def _add(counter: Counter[object], rows: Sequence[EventContent]) -> None:
+    try:
+        counter.update([event.pid for event in rows])
+    except TypeError:
+        return
+
+
+def _found(counter: Counter[object]) -> tuple[str, ...]:
+    least = _LEAST_FRAC * counter.total()
+    return tuple(str(process) for process, count in counter.items() if count >= least)

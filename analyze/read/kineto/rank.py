@@ -273,7 +273,7 @@ def _refuse_merged(roles: RoledEvents, where: str) -> None:
 def _rank(info: DistributedInfo, label: str, default: int | None, notes: list[Limit]) -> int | None:
     """Return the rank by the header, else by the name of the file or its folder."""
     by_name = rank_in_name(label)
-    by_header = None if info.rank is None else to_int(info.rank, bits=32)
+    by_header = None if info.rank is None else to_int(info.rank)
     if by_header is not None and by_header >= MAX_RANKS:
         notes.append(message("assumed.absurd_rank", rank=by_header))
         by_header = None

@@ -24,6 +24,7 @@ from ..far_times import Extents, Window
 from ..kernel_names import CATEGORY_OF_EVENT, kernel_category
 from .categories import (
     ASCEND,
+    ASCEND_CALL,
     DEVICE_NOTE,
     DRIVER,
     HOST_NOTE,
@@ -267,6 +268,8 @@ class RoleCollector:
         role = category.lower()
         columns: dict[str, Any] = dict(batch.columns)
         if role in LAUNCH:
+            if role != ASCEND_CALL:
+                self._processes.add_calls(rows)
             columns["correlation"] = to_integers([a.correlation for a in args])
             called = DeviceInterface.DRIVER if role in DRIVER else DeviceInterface.RUNTIME
             columns["category"] = np.full(len(rows), INTERFACES.index(called))

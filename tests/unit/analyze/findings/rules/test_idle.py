@@ -266,3 +266,30 @@ def test_the_step_in_which_devices_idle_most_is_named(tmp_path):
     (idle,) = (one for one in found if one.cause == "nothing_launched")
     (line,) = (one for one in idle.evidence if one.code == "idle.in_steps")
     assert str(line).startswith("Idle of all causes: 1.01 s in step 3, 10.0 ms in the other")
+
+
+def test_a_rank_without_device_events_is_not_idle(tmp_path):
+    """Fails when the device of a rank that recorded the host alone is said to idle all the time."""
+    for rank in range(2):
+        events = [step(number, number * 100_000, 100_000) for number in range(4)]
+        for number in range(4):
+            at = number * 100_000
+            events += [operator("aten::mm", at + 1, 3)]
+            if rank == 0:
+                events += launched("gemm", at + 5, at + 10, 80_000, number + 1)
+        write(tmp_path / f"rank{rank}.json", events, rank, 2)
+    findings = diagnose(load_trace(tmp_path)).findings
+    idle = [one for one in findings if "Devices idle" in str(one.claim)]
+    assert [one.cause for one in idle] == ["nothing_launched"]
+    assert idle[0].cost_frac == pytest.approx(0.2, abs=0.001)
+
+
+def test_the_annotation_of_a_step_says_nothing_of_the_host(tmp_path):
+    """Fails when the host is said to be in the annotation that marks the step, as it always is."""
+    events = []
+    for number in range(4):
+        at = number * 100_000
+        events += [complete("user_annotation", f"train_step_{number}", at, 99_000)]
+        events += launched("gemm", at + 5, at + 10, 50_000, number + 1)
+    found = causes(tmp_path, events)["nothing_launched"]
+    assert says(found, "The longest", "Nothing was recorded of the host there")

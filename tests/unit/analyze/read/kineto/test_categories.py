@@ -189,3 +189,11 @@ def test_an_event_of_several_categories_counts_by_the_one_that_says_most(tmp_pat
     found = import_trace(write(tmp_path / "both" / "rank0.json", both))
     for name in ("step", "kernel", "runtime_call"):
         assert found.frame(name).equals(alone.frame(name)), name
+
+
+def test_calls_of_two_processes_are_two_ranks(tmp_path):
+    """Fails when a file of two ranks, without operators, gives one rank whose device does the work of both."""
+    events = [step(0, 0, 1_000), *launched("gemm", 5, 100, 600, 1)]
+    other = [event | {"pid": event["pid"] + 1} for event in launched("gemm", 5, 100, 300, 2)]
+    with pytest.raises(TraceFormatError, match="several processes"):
+        import_trace(write(tmp_path / "rank0.json", [*events, *other]))
