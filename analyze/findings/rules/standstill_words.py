@@ -230,11 +230,14 @@ def oldest_open(trace: Trace, graph: WaitGraph) -> Message:
     since_ns = waiting_since_ns(graph)
     # Its issue is a record too; the last one is known to some hundred ns of a wall clock only.
     before_ns = max(last_record_ns(trace) - since_ns, 0)
-    if before_ns < _CLOCK_NS:
-        return message("hang.oldest_last")
+    is_last = before_ns < _CLOCK_NS
     if trace.capabilities.has_comparable_times:
+        if is_last:
+            return message("hang.oldest_last")
         return message("hang.oldest", before_ns=before_ns)
     moment = f"{datetime.fromtimestamp(since_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if is_last:
+        return message("hang.oldest_last_at", moment=moment)
     return message("hang.oldest_at", moment=moment, before_ns=before_ns)
 
 

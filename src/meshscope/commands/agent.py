@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from meshscope.probe.agent.settings import AgentSettings
 
 
+_TraceOption = Annotated[
+    bool, typer.Option("--trace-on-suspicion", help="Record in depth when a rank stays slow.")
+]
+_CompactOption = Annotated[
+    bool,
+    typer.Option(
+        "--compact",
+        help="When the job has ended, keep its tables in few files, at the lowest priority.",
+    ),
+]
+
+
 def agent(  # noqa: PLR0913 - every option of the verb
     run: Annotated[
         Path | None, typer.Option(help="Run directory to write to and whose ranks to follow.")
@@ -35,17 +47,8 @@ def agent(  # noqa: PLR0913 - every option of the verb
     trace_steps: Annotated[
         int, typer.Option(help="Steps of a deep trace that the agent asks for by itself.")
     ] = 3,
-    trace_on_suspicion: Annotated[
-        bool,
-        typer.Option("--trace-on-suspicion", help="Record in depth when a rank stays slow."),
-    ] = False,
-    compact: Annotated[
-        bool,
-        typer.Option(
-            "--compact",
-            help="When the job has ended, keep its tables in few files, at the lowest priority.",
-        ),
-    ] = False,
+    trace_on_suspicion: _TraceOption = False,
+    compact: _CompactOption = False,
     launcher: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Sample devices, network ports and the host of this node; one agent a node and run."""

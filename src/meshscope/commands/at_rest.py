@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from meshscope.probe.clock import now_ns
+
 from .output import say
 
 _CLOSED_S = 60.0
@@ -31,9 +33,9 @@ def keep_tables(run: Path) -> bool:
 
     if not _has_first_rank(run):
         return False
-    until = time.monotonic() + _CLOSED_S
+    until_ns = now_ns() + round(_CLOSED_S * 1e9)
     while not is_closed(run):
-        if time.monotonic() > until:
+        if now_ns() > until_ns:
             say(f"{run}: a rank has not closed its recording, so no tables are kept")
             return False
         time.sleep(_LOOK_S)

@@ -101,7 +101,7 @@ def test_a_folder_called_after_a_rank_names_it(tmp_path):
 def test_two_files_of_one_rank_are_refused_by_name(tmp_path):
     """Two runs in one folder would be added up as if they were one."""
     write_rank(tmp_path / "first.json", [kernel("k", 1, 1)], rank=0)
-    write_rank(tmp_path / "second.json", [kernel("k", 1, 1)], rank=0)
+    write_rank(tmp_path / "second.json", [kernel("k", 2, 1)], rank=0)
     with pytest.raises(TraceFormatError, match=r"second\.json.*rank 0.*first\.json"):
         import_trace(tmp_path)
 

@@ -14,7 +14,7 @@ def test_an_error_of_another_process_keeps_its_codes_and_values(tmp_path):
         text = json.dumps({"schemaVersion": 1, "traceEvents": events})
         (tmp_path / f"rank{rank}.json").write_text(text)
     files = [input_file(path) for path in sorted(tmp_path.glob("*.json"))]
-    first, second = read_in_processes(files, tmp_path, Reading(workers=2), None)
+    first, second = read_in_processes(files, tmp_path, Reading(workers=2), {})
     said = error_to_json(first)["error_messages"]
     assert said["what"]["code"] == "refused.several"
     assert [one["code"] for one in said["what"]["values"]["items"]] == [
