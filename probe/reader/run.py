@@ -85,7 +85,8 @@ def read_run_tables(
     captured = tuple(rank.rank for rank in ranks if not rank.is_empty)
     manifests = {rank.rank: rank.manifest for rank in ranks if rank.manifest is not None}
     manifest = {**manifest, **of_attempts}
-    manifest["observed"] = observed_of_ranks(manifest.get("observed"), manifests)
+    if observed := observed_of_ranks(manifest.get("observed"), manifests):
+        manifest["observed"] = observed
     groups = merge_groups(manifests, limits)
     axes = {group["group_id"]: Axis(group["axis"]) for group in groups}
     pieces = [rank_tables(rank, axes) for rank in ranks]
