@@ -164,9 +164,10 @@ def account_of_every_step(
         for steps, rows in windows
     ]
     found = tuple(executor.map(account_of, tasks, on_done))
-    kept = {task.file.name for task in tasks}
-    for file in folder.glob("*.json"):
-        if file.name not in kept:
+    # Those of other steps stay: a question about a few does not cost the answer about all.
+    current = {task.file.suffixes[-2] for task in tasks}
+    for file in folder.glob("*.*.json"):
+        if file.suffixes[-2] not in current:
             file.unlink(missing_ok=True)
     return joined(made.run, len(made.ranks), found)
 

@@ -169,7 +169,17 @@ def test_accounts_that_cannot_be_read_are_made_anew(made, here):
     assert whole(made) == here
 
 
-def test_accounts_of_other_windows_and_other_records_go(made, here):
+def test_a_question_about_some_steps_keeps_the_answer_about_all(made, here):
+    """Fails when who asks about a few steps of a run loses the account of hours."""
+    files = accounts(made)
+    some = windows_of(blocks_of(made), 1 << 40, within=StepRange(1, 2))
+    account_of_every_step(made, some, InThisProcess(), nobody)
+    assert accounts(made).items() > files.items()
+    for name in accounts(made).keys() - files.keys():
+        (made.folder / FOLDER / name).unlink()
+
+
+def test_accounts_of_other_records_go(made, here):
     """Fails when the account of a run that has gone on holds steps as they were."""
     stale = made.folder / FOLDER / "0-99.0123456789abcdef.json"
     stale.write_text(json.dumps({}))
