@@ -18,13 +18,15 @@ import pyarrow.parquet as pq
 
 from meshscope.probe.schema.errors import RunDirectoryError
 
-from ..tables.parquet_file import to_read
+from ..tables.parquet_file import to_read, to_write
 from ..tables.table_folder import FOLDER as TABLES_FOLDER
 from ..tables.table_folder import close_to_others, drafted
 from ..wording.message import message
 from .summary import COUNTED, SCHEMA
 
 _STEM = "kept_rows."
+_FILES_TOGETHER = 8
+"""Files of summaries, of 32 ranks each, in one of kept rows."""
 
 
 def keep_rows(run: Path, folder: Path, names: Sequence[str]) -> None:
@@ -36,7 +38,8 @@ def keep_rows(run: Path, folder: Path, names: Sequence[str]) -> None:
         names: Their files.
 
     Raises:
-        OSError: They cannot be read, or written.
+        OSError: They cannot be written.
+        RunDirectoryError: A file of the summaries is damaged.
     """
     tables = run / TABLES_FOLDER
     before = _newest(run)
@@ -44,13 +47,21 @@ def keep_rows(run: Path, folder: Path, names: Sequence[str]) -> None:
     with drafted(tables, _STEM) as draft:
         made = draft / "rows"
         made.mkdir()
-        for name in names:
-            shutil.copyfile(folder / name, made / name)
+        for at in range(0, len(names), _FILES_TOGETHER):
+            _put_together([folder / name for name in names[at : at + _FILES_TOGETHER]], made)
         close_to_others(made)
         # Those of before go last: a call that is killed loses none.
         made.rename(tables / f"{_STEM}{number}")
     if before is not None:
         shutil.rmtree(before, ignore_errors=True)
+
+
+def _put_together(files: Sequence[Path], folder: Path) -> None:
+    """Write the rows of some files as one: 256 ranks are one request to a store."""
+    rows = pa.concat_tables(_rows_of(file) for file in files)
+    first, last = files[0].name.split("-")[0], files[-1].name.split(".")[0].split("-")[1]
+    with to_write(folder / f"{first}-{last}.parquet") as sink:
+        pq.write_table(rows, sink, compression="lz4", use_dictionary=False)
 
 
 def kept_names(run: Path) -> list[str]:
@@ -93,16 +104,20 @@ def _read(folder: Path, ranks: Sequence[int]) -> pa.Table:
         first, last = map(int, file.name.split(".")[0].split("-"))
         if last < min(ranks) or first > max(ranks):
             continue
-        try:
-            with to_read(file) as source:
-                part = pq.read_table(source, schema=SCHEMA)
-        except (OSError, pa.ArrowException) as error:
-            raise RunDirectoryError(
-                message("refused.summaries_unreadable", reason=str(error).rstrip(".")),
-                where=str(file),
-            ) from error
+        part = _rows_of(file)
         parts.append(part.filter(pc.is_in(part["rank"], value_set=wanted)))
     return pa.concat_tables(parts)
+
+
+def _rows_of(file: Path) -> pa.Table:
+    try:
+        with to_read(file) as source:
+            return pq.read_table(source, schema=SCHEMA)
+    except (OSError, pa.ArrowException) as error:
+        raise RunDirectoryError(
+            message("refused.summaries_unreadable", reason=str(error).rstrip(".")),
+            where=str(file),
+        ) from error
 
 
 def _newest(run: Path) -> Path | None:

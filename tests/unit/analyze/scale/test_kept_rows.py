@@ -1,10 +1,9 @@
 """Rows whose records are gone: they stay, once, and count no record."""
 
-import shutil
-
 import pyarrow as pa
 import pytest
 
+from meshscope.analyze.scale import kept_rows
 from meshscope.analyze.scale.kept_rows import keep_rows, kept_names, with_kept
 from meshscope.analyze.scale.segments import write_rows
 from meshscope.analyze.scale.summary import SCHEMA
@@ -48,6 +47,21 @@ def test_only_the_ranks_that_are_asked_for_come_back(run):
     assert with_kept(run, (7,), rows((7, 1))).num_rows == 1
 
 
+def test_rows_of_256_ranks_are_one_file(tmp_path):
+    """Fails when a store is asked for the rows of every 32 ranks."""
+    (tmp_path / "run" / "tables").mkdir(parents=True)
+    names = [f"{first:05d}-{first + 31:05d}.abc.parquet" for first in range(0, 320, 32)]
+    for at, name in enumerate(names):
+        write_rows(rows((32 * at, 3)), tmp_path / name)
+    keep_rows(tmp_path / "run", tmp_path, names)
+    (folder,) = (tmp_path / "run" / "tables").iterdir()
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "00000-00255.parquet",
+        "00256-00319.parquet",
+    ]
+    assert with_kept(tmp_path / "run", (288,), rows((288, 9)))["step"].to_pylist() == [3, 9]
+
+
 def test_a_later_removal_takes_the_place_of_the_earlier_one(run, tmp_path):
     """Fails when rows pile up with every removal, or the name of what is kept stays the same."""
     before = kept_names(run)
@@ -63,7 +77,7 @@ def test_a_copy_that_fails_loses_nothing(run, tmp_path, monkeypatch):
     def full(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(kept_rows, "to_write", full)
     with pytest.raises(OSError, match="no space"):
         keep_rows(run, tmp_path / "made", ["00000-00001.abc.parquet"])
     assert kept_names(run) == before
@@ -71,7 +85,7 @@ def test_a_copy_that_fails_loses_nothing(run, tmp_path, monkeypatch):
 
 def test_a_damaged_file_is_said(run):
     """Fails when rows that cannot be read are left out without a word, or end in a traceback."""
-    place = next((run / "tables").glob("kept_rows.*")) / "00000-00001.abc.parquet"
+    (place,) = next((run / "tables").glob("kept_rows.*")).iterdir()
     place.write_bytes(b"PAR1")
     with pytest.raises(RunDirectoryError) as caught:
         with_kept(run, (0,), rows((0, 4)))
