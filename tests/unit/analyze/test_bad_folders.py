@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 
@@ -158,9 +159,12 @@ def test_a_member_that_claims_to_be_huge(tmp_path):
 
 def test_copies_and_mixtures_of_jobs(tmp_path):
     """Two jobs in one folder would be told of as one."""
-    twice = write(tmp_path / "twice", {f"{job}/{n}": c for job in "ab" for n, c in KINETO.items()})
+    twice = {f"{job}/{n}": c for job in "ab" for n, c in KINETO.items()}
+    trace = import_trace(write(tmp_path / "copied", twice))
+    assert mentions(texts(trace.limits), "b/rank0.json left out", "a/rank0.json")
+    longer = {n: re.sub(rb'("dur": ?)\d+', rb"\g<1>7", c) for n, c in twice.items() if n[0] == "b"}
     with pytest.raises(MeshscopeError, match="is rank 0, and so is"):
-        import_trace(twice)
+        import_trace(write(tmp_path / "twice", twice | longer))
     other = KINETO["rank1.json"].replace(b'"world_size": 2', b'"world_size": 8')
     with pytest.raises(MeshscopeError, match="several jobs"):
         import_trace(write(tmp_path / "mixed", {**KINETO, "rank1.json": other}))
