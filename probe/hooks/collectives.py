@@ -141,7 +141,7 @@ class CollectiveHook:
             self._library._destroy()
             self._library = None
 
-    def _collective(self, operator: Operator, access: Dispatcher) -> Any:
+    def _collective(self, operator: Operator, access: Dispatcher) -> Any:  # noqa: C901 - calls cost
         """Return the kernel of a collective: note the issue, call on, look for the end."""
         redispatch = access.redispatch(_NAMESPACE, operator.name)
         onward, number_of, keys_after = access.onward.get, access.number_of, access.keys_after
@@ -188,7 +188,11 @@ class CollectiveHook:
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
                 return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
-            result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
+            try:
+                result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
+            except Exception:
+                capture.recorder.count("communication_failed")
+                raise
             if event_id >= 0:
                 if on_host or blocks or timer is not None:
                     returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, begin)
@@ -262,7 +266,11 @@ class CollectiveHook:
             except Exception as error:  # noqa: BLE001 - counted; training goes on
                 source.failed(error)
                 return redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
-            result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
+            try:
+                result = redispatch(onward(number_of(keyset)) or keys_after(keyset), *args)
+            except Exception:
+                capture.recorder.count("communication_failed")
+                raise
             if event_id >= 0:
                 if on_host or timer is not None:
                     returned(args, result, event_id, issue_ns, size_bytes, on_host, taken_ns, begin)

@@ -253,7 +253,12 @@ class WaitHook:
                 return result
             pending = take(key)
             start_ns = now_ns()
-            result = call(work) if timeout is NO_TIMEOUT else call(work, timeout)
+            try:
+                result = call(work) if timeout is NO_TIMEOUT else call(work, timeout)
+            except Exception:
+                # A program that goes on after it works with what never arrived.
+                capture.recorder.count("communication_failed")
+                raise
             if pending is not None:
                 completed(pending, start_ns)
             return result

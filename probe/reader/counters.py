@@ -32,6 +32,7 @@ class Meaning:
 
 
 COUNTERS: Mapping[str, Meaning] = {
+    "communication_failed": Meaning("doubt.communication_failed", ""),
     "collective_times_dropped": Meaning("doubt.collectives_untimed", OPERATIONS),
     "late_ends_dropped": Meaning("doubt.ends_late", OPERATIONS),
     "device_times_dropped": Meaning("doubt.device_times_dropped", RECORDS),

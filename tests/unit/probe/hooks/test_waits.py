@@ -163,6 +163,29 @@ def test_a_class_of_handles_that_is_made_later_is_timed(pending):
     assert Late.wait is original
 
 
+def test_a_wait_that_ends_in_an_error_is_counted_and_raised(pending, run_path):
+    """Fails when the probe swallows the error of a collective, or nobody hears that its data never arrived."""
+    works = pending()
+    hook = WaitHook(works._capture, works, dispatcher())
+
+    class Broken(torch.distributed.Work):
+        def wait(self, _timeout=None):
+            raise RuntimeError("timed out")
+
+    hook.install()
+    try:
+        broken = Broken()
+        works.add(broken, 1, 8, ())
+        with pytest.raises(RuntimeError, match="timed out"):
+            broken.wait()
+        assert len(works) == 0
+    finally:
+        hook.remove()
+    works._capture.recorder.close()
+    counters = read_run(run_path).rank_manifests[0]["counters"]
+    assert counters == {"communication_failed": 1}
+
+
 @pytest.fixture
 def wait_for_several():
     """Return torch's wait for several outputs, which is made here where this torch has none."""
